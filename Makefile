@@ -83,41 +83,26 @@ test-unit: runtime ## Go tests, those with TensorFlow included
 ONEDNN_DEFAULT := $(if $(shell grep -m1 -oE 'avx512_vnni|avx512_bf16|avx_vnni|amx_tile' /proc/cpuinfo),1,0)
 OTHER_ONEDNN := $(if $(filter 0 false False FALSE,$(or $(TF_ENABLE_ONEDNN_OPTS),$(ONEDNN_DEFAULT))),1,0)
 
-# With the race detector, each program waits for a second when it ends, and the tests start
-# hundreds of programs. Left out are packages without goroutines, packages whose programs run
-# alone in children, a test of the memory that the command uses, tests of measured times, the
-# larger models, and tests and scripts that set oneDNN themselves.
-NO_RACE := TestHostileInputs|TestMatrixSamplesTheGPU|TestCachedFeatures|TestMeasuredChoice|TestChoiceThatRounds|TestRoundsAsItSays|TestChoose|TestPrior
-# Tests that end processes and compare what is left. Other tests and scripts run the same commands
-# to their end.
-ENDS := TestKilledRunsResumeBitForBit|TestKilledBeforeTheFirstCheckpoint|TestSupervisedRunsEndAsUndisturbed|TestInterruptExitsWith130|TestParentIsSmall|TestProcessResets.*|TestProcessThatRanOutOfMemory|TestLaunchFails|TestLaunchEnds|TestLaunchedRanksChange|TestLaunchedRankIsLost|TestLaunchedRanksAreKilled|TestVersionOfASupervisedTraining|TestClusterSurvivesKills|TestClusterCutOff|TestClusterSlowNetwork|TestServiceSurvivesItsWorker
-# Readers that meet limits, and the distribution of random numbers, in one goroutine. Some count bytes of
-# pools, which the race detector empties at random.
-LIMITS := TestCSVRowWithoutEnd|TestLongParquetRows|TestParquetRowsKeepPages|TestHugeParquetRow|TestHostileParquet|TestCSVOfManyColumns|TestCompressedRecordsAreBounded|TestCropsAreUniform|TestHostileFilesAreRefusedBeforeTheyTakeMemory|TestLongChainOf.*|TestNestingIsBounded
-# Scripts of flags, output and exit codes, and of data that library tests read in the same goroutines.
-COMMAND_SCRIPTS := ^TestScripts$$/^(config|device|explain|fuse|images|lossscale|onednn|other|records|tune)$$
-LARGER_RANKS := ^TestCluster$$/^(digits_[49]|digits-scaled|lstm|image-224)
+# Tests name the lanes that skip them, and the lanes that run nothing else: see scripts/lane.sh.
+SKIP = -skip '$(shell scripts/lane.sh skip $(1))'
+ONLY = -run '$(shell scripts/lane.sh run $(1))'
+
+# The race detector waits for a second when a program ends, and the tests start hundreds of
+# programs. Left out are packages without goroutines, and those whose programs run alone in children.
+WITHOUT_RACE := option|examples/(train|transfer)|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|stats|lab/(accuracy|bench|compare|loop|measure|report|runner|worker|workload))
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the unit tests with race detector and leakcheck, with the opposite setting of oneDNN
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=30m -skip '^($(NO_RACE)|$(ENDS)|$(LIMITS))$$|$(COMMAND_SCRIPTS)|$(LARGER_RANKS)' $(GOTESTFLAGS) \
-		$$($(GO) list ./... | grep -vE '/(option|examples/(train|transfer)|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|mark|nearest|stats|lab/(accuracy|bench|compare|loop|measure|report|runner|worker|workload)))$$')
-
-# Tests that skip themselves in builds with race detector or leakcheck. Left out are tests that
-# compare with Keras, whose TensorFlow has the same setting, tests that set oneDNN themselves,
-# TestGolden, and the longest test of a budget, since TestBudgetIsKept is here.
-NOT_IN_RACE := TestBudget(IsKept|ThatCannotBeKept|OfASmallModel|IsResumedBitForBit)|TestSoak|TestReloadsStayFlat|TestPythonPredictsTheSame
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=30m $(call SKIP,race) \
+		$(GOTESTFLAGS) $$($(GO) list ./... | grep -vE '/($(WITHOUT_RACE))$$')
 
 .PHONY: test-onednn
 test-onednn: runtime ## the tests that race skips, with the opposite setting of oneDNN
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m -run '^($(NOT_IN_RACE)|TestRoundsAsItSays)$$' $(GOTESTFLAGS) ./cmd/steadyfit ./fit ./session ./internal/autotune
-
-# Left out are tests of memory, and tests of hundreds of steps through the calls of other tests.
-NO_GCSTRESS := TestReloadsStayFlat|TestReleaseProfile|TestNoNativeGrowth|TestServerRuns|TestCallerRuns.*|TestCluster|TestRankTimes|TestMicroBatches|TestFusedStepsAreTheSameSteps|TestBuiltinModelsTrain
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) onednn -count=1 -timeout=20m $(call ONLY,onednn) $(GOTESTFLAGS) ./cmd/steadyfit ./fit ./session ./internal/autotune
 
 .PHONY: gcstress
 gcstress: runtime ## tests with a garbage collection inside each use of a native handle
-	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m -skip '^($(NO_GCSTRESS))$$' $(GOTESTFLAGS) ./tfbind/... ./session/...
+	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m $(call SKIP,gcstress) $(GOTESTFLAGS) ./tfbind/... ./session/...
 
 .PHONY: test-tfgo
 test-tfgo: runtime ## tests of a preprocessing graph of tfgo, with both bindings in one process
@@ -136,14 +121,13 @@ pytest: venv ## tests of the Python exporter
 	@mkdir -p $(REPORTS)
 	TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/bin/python -m pytest -q -rs -n $(or $(PROCESSES),auto) --maxprocesses 4 --junit-xml=$(REPORTS)/pytest.xml scripts/tests
 
-# Long trainings, trainings that are killed, and statistics of thousands of series; `make test` has them.
-LONG := TestSoak|TestCachedFeatures|TestCluster(CutOff|SurvivesKills)|TestBudget.*|TestOutOfMemory.*|TestErrorRates|TestEveryCourseHasAVerdict|TestScatterCovers|TestChoose|TestRoundsAsItSays|TestLoadErrors
-
+# Packages that take minutes are left to `make test`.
+WITHOUT_CHECK := cmd/steadyfit|session|internal/(docs|explain|native|lint|lab/(workload|bench))|examples/.*
 .PHONY: check
 check: runtime ## lint and the tests of a few seconds: a look before each commit (3 minutes)
 	@rc=0; $(MAKE) --no-print-directory lint || rc=1; \
-	$(GOTEST) check -skip '^($(LONG))$$' $(GOTESTFLAGS) $$($(GO) list ./... | grep -vE '/(cmd/steadyfit|session|internal/(docs|explain|native|lint|lab/(workload|bench))|examples/.*)$$') || rc=1; \
-	$(GOTEST) check-command -run '^(TestTable|TestEarlierNames|TestLibrariesNameNoFlags|TestGoNames)$$' $(GOTESTFLAGS) ./cmd/steadyfit ./internal/docs || rc=1; exit $$rc
+	$(GOTEST) check $(call SKIP,check) $(GOTESTFLAGS) $$($(GO) list ./... | grep -vE '/($(WITHOUT_CHECK))$$') || rc=1; \
+	$(GOTEST) check-command $(call ONLY,check) $(GOTESTFLAGS) ./cmd/steadyfit ./internal/docs || rc=1; exit $$rc
 
 .PHONY: lint
 lint: runtime ## golangci-lint, go vet with each build tag, the project's own rules, shell and Python
@@ -174,7 +158,7 @@ mlflow: runtime ## record a training in MLflow's own server, and read it with it
 
 .PHONY: soak
 soak: runtime ## long runs with all policies on, 200 kills of each kind of run, and an hour of fuzzing (three hours)
-	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 120m -v -run '^(TestSoak|TestReloadsStayFlat|TestKilledRunsResumeBitForBit|TestSupervisedRunsEndAsUndisturbed|TestSuperviseRandomKills|TestClusterSurvivesKills|TestLaunchedRanksAreKilled|TestVersionsAreWhole)$$' ./fit ./session ./supervise ./train ./cmd/steadyfit
+	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 120m -v $(call ONLY,soak) ./fit ./session ./supervise ./train ./cmd/steadyfit
 	scripts/fuzz.sh 1000000x $$(getconf _NPROCESSORS_ONLN) guided
 
 # Debian: apt-get install dataset-fashion-mnist

@@ -1,10 +1,9 @@
 // Package cluster describes the processes that train one model together, and finds them in the
-// environment of a scheduler or in a file.
+// environment of a scheduler.
 //
 // Each process is a rank. All ranks have the same list of addresses and their own index in it.
-// [FromEnvironment] reads the variables of Kubeflow's TFJob, of Kubeflow Trainer and of Slurm, and
-// [ReadHosts] reads a file. [Cluster.Rendezvous] finds out which ranks are present. The package
-// does not need TensorFlow.
+// [FromEnvironment] reads the variables of Kubeflow's TFJob, of Kubeflow Trainer and of Slurm. The
+// package does not need TensorFlow.
 package cluster
 
 import (
@@ -26,12 +25,8 @@ type Cluster struct {
 	Workers []string      // address host:port of each rank, in order
 	Rank    int           // index of this process
 	Start   time.Duration // longest wait for the other ranks, at the start and in a step; 0 means 10 minutes
-	Timeout time.Duration // longest time in which the server of a rank may not answer; 0 means 1 minute
-	// MinWorkers is the number of ranks, including rank 0, that suffice to start or restart a
-	// training if others are absent for Wait; 0 means all. Wait of 0 means Start.
-	MinWorkers int
-	Wait       time.Duration
-	From       string // variable or file that describes the cluster, for messages
+	Timeout time.Duration // longest time for which the machine of a rank may be silent; 0 means 1 minute
+	From    string        // variable that describes the cluster, for messages
 }
 
 // String returns, for example, "rank 1 of 4, from TF_CONFIG".
@@ -47,19 +42,15 @@ func (c *Cluster) String() string {
 func (c *Cluster) Check() error {
 	switch n := len(c.Workers); {
 	case n == 0 || n > maxRanks:
-		return &option.Error{Option: "Cluster.Workers", Value: fmt.Sprintf("of length %d", n), Reason: fmt.Sprintf("expected 1 to %d addresses", maxRanks)}
+		return &option.Error{Option: "Cluster.Workers", Value: fmt.Sprintf("of length %d", n),
+			Reason: fmt.Sprintf("expected 1 to %d addresses", maxRanks)}
 	case c.Rank < 0 || c.Rank >= n:
-		return &option.Error{Option: "Cluster.Rank", Value: c.Rank, Reason: fmt.Sprintf("expected 0 to %d, since the cluster has %d ranks", n-1, n)}
+		return &option.Error{Option: "Cluster.Rank", Value: c.Rank,
+			Reason: fmt.Sprintf("expected 0 to %d, since the cluster has %d ranks", n-1, n)}
 	case c.Start < 0:
 		return &option.Error{Option: "Cluster.Start", Value: c.Start, Reason: "expected 0 or more"}
 	case c.Timeout < 0:
 		return &option.Error{Option: "Cluster.Timeout", Value: c.Timeout, Reason: "expected 0 or more"}
-	case c.MinWorkers < 0 || c.MinWorkers > n:
-		return &option.Error{Option: "Cluster.MinWorkers", Value: c.MinWorkers, Reason: fmt.Sprintf("expected 0 to %d, the number of ranks", n)}
-	case c.Wait < 0:
-		return &option.Error{Option: "Cluster.Wait", Value: c.Wait, Reason: "expected 0 or more"}
-	case c.Wait > 0 && c.MinWorkers == 0:
-		return &option.Error{Option: "Cluster.Wait", Value: c.Wait, Reason: "needs {Cluster.MinWorkers}, the number of ranks to continue with"}
 	}
 	ranks := map[string]int{}
 	for rank, address := range c.Workers {
@@ -67,8 +58,9 @@ func (c *Cluster) Check() error {
 			return &option.Error{Option: "Cluster.Workers", Value: shorten(address), Reason: reason}
 		}
 		if first, double := ranks[address]; double {
-			return &option.Error{Option: "Cluster.Workers", Value: address, Reason: fmt.Sprintf("ranks %d and %d have this address", first, rank),
-				Fix: "use another port for each rank of a machine"}
+			return &option.Error{Option: "Cluster.Workers", Value: address,
+				Reason: fmt.Sprintf("ranks %d and %d have this address", first, rank),
+				Fix:    "use another port for each rank of a machine"}
 		}
 		ranks[address] = rank
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/internal/files"
 	"steadyfit/option"
 )
 
@@ -26,8 +25,8 @@ func (e environment) get(name string) string {
 //   - TF_CONFIG, which Kubeflow's TFJob sets (training-operator, pkg/controller.v1/tensorflow). The
 //     job named chief or master is rank 0, and the workers follow.
 //   - PET_NNODES or JAX_NUM_PROCESSES, which Kubeflow Trainer sets (trainer,
-//     pkg/runtime/framework/plugins). The address of rank 0 must end in its index, 0; the other
-//     addresses have the other indexes.
+//     pkg/runtime/framework/plugins). The host name of rank 0 must end in the index 0. The host
+//     names of the other ranks differ from it in this index only.
 //   - SLURM_STEP_NUM_TASKS, which Slurm's srun sets (slurm, src/common/env.c). A script of sbatch
 //     outside of srun trains alone. Ports follow from the number of the job.
 //
@@ -38,7 +37,8 @@ func FromEnvironment(lookup func(name string) (value string, ok bool)) (*Cluster
 	case e.get(envTFConfig) != "":
 		return e.tfConfig()
 	case e.get("PET_NNODES") != "":
-		return e.indexed("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", net.JoinHostPort(e.get("PET_MASTER_ADDR"), e.get("PET_MASTER_PORT")))
+		return e.indexed("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR",
+			net.JoinHostPort(e.get("PET_MASTER_ADDR"), e.get("PET_MASTER_PORT")))
 	case e.get("JAX_NUM_PROCESSES") != "":
 		return e.indexed("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS", e.get("JAX_COORDINATOR_ADDRESS"))
 	case e.get(slurmTasks) != "":
@@ -58,7 +58,8 @@ func found(variable string, workers []string, rank int) (*Cluster, error) {
 	c := &Cluster{Workers: workers, Rank: rank, From: variable}
 	var invalid *option.Error
 	if err := c.Check(); errors.As(err, &invalid) {
-		return nil, &option.Error{Option: variable, Reason: fmt.Sprintf("%s %v: %s", strings.ToLower(strings.TrimPrefix(invalid.Option, "Cluster.")), invalid.Value, invalid.Reason), Fix: invalid.Fix}
+		return nil, &option.Error{Option: variable, Reason: fmt.Sprintf("%s %v: %s",
+			strings.ToLower(strings.TrimPrefix(invalid.Option, "Cluster.")), invalid.Value, invalid.Reason), Fix: invalid.Fix}
 	}
 	if len(workers) == 1 {
 		return nil, nil
@@ -70,11 +71,13 @@ func found(variable string, workers []string, rank int) (*Cluster, error) {
 func (e environment) number(variable string, least, most int) (int, error) {
 	text := e.get(variable)
 	if text == "" {
-		return 0, &option.Error{Option: variable, Reason: "missing", Fix: fmt.Sprintf("set a number from %d to %d", least, most)}
+		return 0, &option.Error{Option: variable, Reason: "missing",
+			Fix: fmt.Sprintf("set a number from %d to %d", least, most)}
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least || n > most {
-		return 0, &option.Error{Option: variable, Value: shorten(text), Reason: fmt.Sprintf("expected a number from %d to %d", least, most)}
+		return 0, &option.Error{Option: variable, Value: shorten(text),
+			Reason: fmt.Sprintf("expected a number from %d to %d", least, most)}
 	}
 	return n, nil
 }
@@ -101,14 +104,16 @@ func (e environment) tfConfig() (*Cluster, error) {
 		if errors.As(err, &sparse) && sparse.Value == "object" {
 			return incomplete()
 		}
-		return nil, &option.Error{Option: envTFConfig, Reason: "cannot be read as JSON of a cluster: " + shorten(err.Error()), Err: err}
+		return nil, &option.Error{Option: envTFConfig, Reason: "cannot be read as JSON of a cluster: " + shorten(err.Error()),
+			Err: err}
 	}
 	if config.Sparse != nil {
 		return incomplete()
 	}
 	task := config.Task.Type
 	if task == "evaluator" {
-		return refuse("this task is an evaluator, and validation is a part of the training", "remove the evaluator from the job")
+		return refuse("this task is an evaluator, and validation is a part of the training",
+			"remove the evaluator from the job")
 	}
 	for name, addresses := range config.Cluster {
 		switch {
@@ -132,7 +137,8 @@ func (e environment) tfConfig() (*Cluster, error) {
 	case len(workers) == 1:
 		return found(envTFConfig, workers, 0)
 	case err != nil || rank < 0 || rank >= len(config.Cluster[task]):
-		return refuse(fmt.Sprintf("the cluster has no task %q with the index %q", shorten(task), shorten(config.Task.Index.String())), "set type and index of the task")
+		return refuse(fmt.Sprintf("the cluster has no task %q with the index %q", shorten(task),
+			shorten(config.Task.Index.String())), "set type and index of the task")
 	case task == "worker":
 		rank += len(first)
 	}
@@ -144,7 +150,8 @@ func (e environment) tfConfig() (*Cluster, error) {
 // JobSet or train-0.train of an indexed Job.
 func (e environment) indexed(count, index, variable, address string) (*Cluster, error) {
 	if strings.Contains(e.get(count), ":") {
-		return nil, &option.Error{Option: count, Value: shorten(e.get(count)), Reason: "the number of machines cannot change during a training", Fix: "set one number"}
+		return nil, &option.Error{Option: count, Value: shorten(e.get(count)),
+			Reason: "the number of machines cannot change during a training", Fix: "set one number"}
 	}
 	n, err := e.number(count, 1, maxRanks)
 	if err != nil || n == 1 {
@@ -156,14 +163,16 @@ func (e environment) indexed(count, index, variable, address string) (*Cluster, 
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, &option.Error{Option: variable, Value: shorten(address), Reason: "expected the address of rank 0 with a port", Err: err}
+		return nil, &option.Error{Option: variable, Value: shorten(address),
+			Reason: "expected the address of rank 0 with a port", Err: err}
 	}
 	name, domain, dotted := strings.Cut(host, ".")
 	stem, ok := strings.CutSuffix(name, "-0")
 	if !ok {
 		return nil, &option.Error{Option: variable, Value: shorten(host),
-			Reason: "the addresses of the other ranks are unknown; they follow from a host name that ends in the index of rank 0, as in train-node-0-0.train",
-			Fix:    "list the addresses of all ranks in a file"}
+			Reason: "the addresses of the other ranks are unknown; they follow from a host name that ends in the index of " +
+				"rank 0, as in train-node-0-0.train",
+			Fix: "list the addresses of all ranks in a file"}
 	}
 	if dotted {
 		domain = "." + domain
@@ -215,12 +224,14 @@ func (e environment) slurm() (*Cluster, error) {
 		}
 	}
 	if len(workers) != n {
-		return nil, &option.Error{Option: perNode, Value: shorten(e.get(perNode)), Reason: fmt.Sprintf("the tasks of all nodes are not %d, as %s says", n, slurmTasks)}
+		return nil, &option.Error{Option: perNode, Value: shorten(e.get(perNode)),
+			Reason: fmt.Sprintf("the tasks of all nodes are not %d, as %s says", n, slurmTasks)}
 	}
 	for variable, want := range map[string]int{"SLURM_NODEID": node, "SLURM_LOCALID": local} {
 		if text := e.get(variable); text != "" && text != strconv.Itoa(want) {
-			return nil, &option.Error{Option: variable, Value: shorten(text), Reason: fmt.Sprintf("expected %d for task %d, since the tasks of a node must be consecutive", want, rank),
-				Fix: "use srun --distribution=block"}
+			return nil, &option.Error{Option: variable, Value: shorten(text),
+				Reason: fmt.Sprintf("expected %d for task %d, since the tasks of a node must be consecutive", want, rank),
+				Fix:    "use srun --distribution=block"}
 		}
 	}
 	return found(nodes, workers, rank)
@@ -290,7 +301,8 @@ func expandName(text string, brackets int) ([]string, error) {
 		}
 		first, err1 := strconv.ParseUint(low, 10, 32)
 		last, err2 := strconv.ParseUint(high, 10, 32)
-		if err1 != nil || err2 != nil || last < first || len(low) > 20 || int(last-first) >= maxRanks || len(names)+int(last-first+1)*len(tails) > maxRanks {
+		if err1 != nil || err2 != nil || last < first || len(low) > 20 || int(last-first) >= maxRanks ||
+			len(names)+int(last-first+1)*len(tails) > maxRanks {
 			return nil, errHosts
 		}
 		for n := first; n <= last; n++ {
@@ -319,35 +331,4 @@ func expandCounts(text string) (counts []int, err error) {
 		}
 	}
 	return counts, nil
-}
-
-// maxFile is the largest size of a file of hosts.
-const maxFile = 1 << 20
-
-// ReadHosts reads a file with an address host:port per line, in the order of the ranks. Empty
-// lines, and lines that begin with #, are skipped. rank is the rank of this process. A file with
-// one address returns nil, since the process trains alone.
-func ReadHosts(path string, rank int) (*Cluster, error) {
-	text, err := files.Read(path, maxFile)
-	if err != nil {
-		return nil, &option.Error{Option: "Cluster.Workers", Value: path, Reason: err.Error(), Err: err}
-	}
-	c := &Cluster{Rank: rank, From: path}
-	for i, line := range strings.Split(string(text), "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		if reason := wrong(line); reason != "" {
-			return nil, &option.Error{Option: "Cluster.Workers", Value: path, Reason: fmt.Sprintf("line %d, %q: %s", i+1, shorten(line), reason)}
-		}
-		c.Workers = append(c.Workers, line)
-	}
-	if err := c.Check(); err != nil {
-		return nil, err
-	}
-	if len(c.Workers) == 1 {
-		return nil, nil
-	}
-	return c, nil
 }

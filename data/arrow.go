@@ -1,9 +1,10 @@
 package data
 
 import (
-	"encoding/binary"
+	"bufio"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -11,89 +12,256 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	arrays "github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"steadyfit/data/internal/fault"
 	"steadyfit/internal/dtype"
+	"steadyfit/option"
 )
 
-// arrowRows reads Arrow IPC files, which are also version 2 of Feather, and IPC streams. The dictionaries
-// and one record batch at a time are in memory.
-type arrowRows struct {
-	tableRows
-	paths [][]int // by column: the indexes of the column and of the struct fields that lead to the values
-	raw   []byte  // the encoded row; its memory is reused
+const (
+	anArrowFile    = "an Arrow file"
+	arrowMagic     = "ARROW1"
+	arrowContinues = "\xff\xff\xff\xff" // begins each message
+	arrowEnd       = arrowContinues + "\x00\x00\x00\x00"
+	// maxArrowHeader is the maximum size of the header of a message in bytes.
+	maxArrowHeader = 64 << 20
+)
+
+// arrowBatches reads the record batches of an Arrow IPC file, which is also version 2 of Feather, or of an IPC
+// stream. The dictionaries and one record batch at a time are in memory.
+type arrowBatches struct {
+	batches *ipc.Reader
+	of      []typedColumn
+	paths   [][]int // the indexes of each column and of the struct fields that lead to it
+	limit   *limit
+	memory  *boundedMemory
 }
 
-var arrowFormat = &arrowRows{}
-
-func (*arrowRows) name() string { return "Arrow" }
-
-func (*arrowRows) begins(head []byte) bool {
-	return strings.HasPrefix(string(head), arrowMagic) || strings.HasPrefix(string(head), arrowContinues)
-}
-
-func (*arrowRows) fresh(rows tableRows) recordFormat {
-	return &arrowRows{tableRows: rows}
-}
-
-// rows implements tableFormat.
-func (a *arrowRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (err error) {
-	defer recovered(&err)
-	messages, err := openArrow(r, size, a.limit)
+// openArrow opens a file of size bytes.
+func openArrow(r io.ReaderAt, size int64, l *limit) (rows *typedRows, err error) {
+	messages, err := arrowMessages(r, size)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer messages.close()
-	batches, err := ipc.NewReaderFromMessageReader(messages)
+	defer fault.Recovered(&err)
+	if err := checkArrowSchema(messages); err != nil {
+		return nil, err
+	}
+	f := &arrowBatches{limit: l, memory: &boundedMemory{most: math.MaxInt64}}
+	if l != nil {
+		f.memory.most = l.max
+	}
+	options := []ipc.Option{
+		ipc.WithAllocator(f.memory),
+		ipc.WithMetadataSizeLimit(min(maxArrowHeader, size)),
+		ipc.WithBodySizeLimit(size),
+	}
+	source := ipc.NewMessageReader(bufio.NewReaderSize(messages, 1<<20), options...)
+	if f.batches, err = ipc.NewReaderFromMessageReader(source, options...); err != nil {
+		return nil, err
+	}
+	fields := f.batches.Schema().Fields()
+	if n := len(fields); n > maxFields {
+		return nil, fmt.Errorf("%d columns, expected at most %d: remove unused columns: %w", n, maxFields, ErrFormat)
+	}
+	f.addColumns(fields, "", nil)
+	text, _ := f.batches.Schema().Metadata().GetValue("huggingface") // "" if there is none
+	rows = newTypedRows(f, f.of)
+	rows.classes = namedClasses(text)
+	return rows, nil
+}
+
+func (f *arrowBatches) next(wanted []bool) (chunks []typedChunk, rows int, err error) {
+	defer func() {
+		if f.memory.err != nil {
+			err = f.memory.err
+		}
+	}()
+	defer fault.Recovered(&err)
+	batch, err := f.batches.Read()
 	if err != nil {
-		return messages.failed(err)
+		return nil, 0, err
 	}
-	defer batches.Release()
-	var columns []tableColumn
-	columns, a.paths = arrowColumns(batches.Schema().Fields(), "", nil)
-	if err := a.use(columns); err != nil {
-		return err
-	}
-	for {
-		batch, err := batches.Read()
-		if err == io.EOF {
-			return messages.complete()
+	chunks = make([]typedChunk, len(f.of))
+	for i, c := range f.of {
+		if !wanted[i] {
+			continue
+		}
+		if chunks[i], err = f.chunk(c, batch, f.paths[i]); err == nil {
+			err = f.limit.take(bytesIn(chunks[i].values))
 		}
 		if err != nil {
-			return messages.failed(err)
-		}
-		if err := a.batch(batch, each); err != nil {
-			return err
+			return nil, 0, err
 		}
 	}
+	return chunks, int(batch.NumRows()), nil
 }
 
-// arrowColumns returns a column for each of the fields that is not a struct, including the fields of
-// structs, and the paths of the columns (arrowRows.paths).
-func arrowColumns(fields []arrow.Field, parent string, path []int) (columns []tableColumn, paths [][]int) {
+// chunk returns the values of a column in a record batch.
+func (f *arrowBatches) chunk(c typedColumn, batch arrow.RecordBatch, path []int) (typedChunk, error) {
+	values, parents := batch.Column(path[0]), []arrow.Array(nil)
+	for _, field := range path[1:] {
+		parents = append(parents, values)
+		values = values.(*arrays.Struct).Field(field)
+	}
+	elements, list := values, arrays.ListLike(nil)
+	if c.list {
+		list = values.(arrays.ListLike)
+		elements = list.ListValues()
+	}
+	if values.Len() > bitsOf(values)+bitsOf(elements) || c.list && elements.Len() > bitsOf(elements) {
+		return typedChunk{}, fmt.Errorf("column %q: more values than fit in its %d bits: %w", c.name,
+			bitsOf(elements), ErrFormat)
+	}
+	var at, ends []int // the elements that are values
+	for row := range values.Len() {
+		isNull := func(a arrow.Array) bool { return a.IsNull(row) }
+		switch {
+		case values.IsNull(row) || slices.ContainsFunc(parents, isNull):
+		case c.list:
+			from, to := list.ValueOffsets(row)
+			if from < 0 || to < from || to > int64(elements.Len()) {
+				return typedChunk{}, fmt.Errorf("column %q: a list of the values %d to %d of %d: %w", c.name, from, to,
+					elements.Len(), ErrFormat)
+			}
+			for i := int(from); i < int(to); i++ {
+				if elements.IsNull(i) {
+					return typedChunk{}, c.nullInList()
+				}
+				at = append(at, i)
+			}
+		default:
+			at = append(at, row)
+		}
+		ends = append(ends, len(at))
+	}
+	if categories, ok := elements.(*arrays.Dictionary); ok {
+		elements = categories.Dictionary()
+		for i := range at {
+			at[i] = categories.GetValueIndex(at[i])
+		}
+		if slices.ContainsFunc(at, elements.IsNull) {
+			return typedChunk{}, fmt.Errorf("column %q has a null in its categories: %w", c.name, ErrFormat)
+		}
+	}
+	return typedChunk{arrowVector(elements, at, c.kind), ends}, nil
+}
+
+// bitsOf returns the size of the buffers of an array. Each value takes at least one bit of them.
+func bitsOf(values arrow.Array) (bits int) {
+	for _, b := range values.Data().Buffers() {
+		if b != nil {
+			bits += 8 * b.Len()
+		}
+	}
+	return bits
+}
+
+// arrowVector returns the elements of an array with the indexes in at.
+func arrowVector(from arrow.Array, at []int, kind *dtype.Type) vector {
+	values := makeVector(kind, len(at))
+	switch to := values.(type) {
+	case vec[string]:
+		for i, from := 0, arrowTexts(from); i < len(at); i++ {
+			to[i] = from(at[i])
+		}
+	case vec[bool]:
+		for i := range at {
+			to[i] = from.(*arrays.Boolean).Value(at[i])
+		}
+	default:
+		raw, size := bytesOf(values, 0, len(at)), kind.Size
+		data, first := from.Data().Buffers()[1].Bytes(), from.Data().Offset()
+		for i := range at {
+			copy(raw[i*size:(i+1)*size], data[(first+at[i])*size:(first+at[i]+1)*size])
+		}
+	}
+	return values
+}
+
+// arrowTexts returns a function that copies the texts of an array. Dates and times become texts, too.
+func arrowTexts(values arrow.Array) func(i int) string {
+	switch v := values.(type) {
+	case interface{ Value(int) string }:
+		return func(i int) string { return strings.Clone(v.Value(i)) }
+	case interface{ Value(int) []byte }:
+		return func(i int) string { return string(v.Value(i)) }
+	case *arrays.Date32:
+		return func(i int) string { return v.Value(i).ToTime().Format(time.DateOnly) }
+	case *arrays.Date64:
+		return func(i int) string { return v.Value(i).ToTime().Format(time.DateOnly) }
+	}
+	v := values.(*arrays.Timestamp)
+	unit := v.DataType().(*arrow.TimestampType).Unit
+	return func(i int) string { return v.Value(i).ToTime(unit).UTC().Format(tableTime) }
+}
+
+// arrowMessages returns the messages of a file or a stream. A file is a stream between a magic and a
+// footer.
+func arrowMessages(r io.ReaderAt, size int64) (*io.SectionReader, error) {
+	var head, end [8]byte
+	if size < int64(len(head)) {
+		return nil, tooShort(size, anArrowFile)
+	}
+	if _, err := r.ReadAt(head[:], 0); err != nil {
+		return nil, fault.Read(err)
+	}
+	from, to := int64(0), size
+	switch begin := string(head[:]); {
+	case strings.HasPrefix(begin, arrowContinues):
+		if _, err := r.ReadAt(end[:], size-int64(len(end))); err != nil {
+			return nil, fault.Read(err)
+		}
+		if string(end[:]) != arrowEnd {
+			return nil, fmt.Errorf("truncated: the stream has no mark of its end; %s: %w", interrupted, ErrFormat)
+		}
+	case strings.HasPrefix(begin, "FEA1"):
+		return nil, fmt.Errorf("version 1 of Feather is %w; write the file with version 2", ErrUnsupported)
+	case !strings.HasPrefix(begin, arrowMagic):
+		return nil, fmt.Errorf("no Arrow file or stream: it begins with %q: %w", begin, ErrFormat)
+	default:
+		var err error
+		if to, err = footerOf(r, size, anArrowFile, arrowMagic); err != nil {
+			return nil, err
+		}
+		for from = 8; from < 64; from += 8 { // writers may fill the first 64 bytes
+			if _, err := r.ReadAt(head[:], from); err != nil {
+				return nil, fault.Read(err)
+			}
+			if head != [8]byte{} {
+				break
+			}
+		}
+	}
+	return io.NewSectionReader(r, from, max(0, to-from)), nil
+}
+
+// addColumns adds a column for each of the fields that is not a struct, including the fields of structs. The
+// path of a column starts with the given path.
+func (f *arrowBatches) addColumns(fields []arrow.Field, parent string, path []int) {
 	for i, field := range fields {
 		name, to := parent+field.Name, append(slices.Clone(path), i)
 		if parts, ok := field.Type.(*arrow.StructType); ok {
-			more, at := arrowColumns(parts.Fields(), name+".", to)
-			columns, paths = append(columns, more...), append(paths, at...)
+			f.addColumns(parts.Fields(), name+".", to)
 			continue
 		}
-		c, of := tableColumn{name: name}, field.Type
+		c, of := typedColumn{name: name}, field.Type
 		if list, ok := of.(arrow.ListLikeType); ok {
 			c.list, of = true, list.Elem()
 		}
 		if categories, ok := of.(*arrow.DictionaryType); ok {
 			of = categories.ValueType
 		}
-		if c.kind = arrowKind(of); c.kind == nil {
-			what, date := of.Name(), of.ID() == arrow.DATE32 || of.ID() == arrow.DATE64 || of.ID() == arrow.TIMESTAMP
-			if _, nested := of.(arrow.ListLikeType); nested {
-				what = "nested lists"
-			}
-			c = c.without(what, date && !c.list)
+		c.what, c.kind = of.Name(), arrowKind(of)
+		if _, nested := of.(arrow.ListLikeType); nested {
+			c.what = "nested lists"
 		}
-		columns, paths = append(columns, c), append(paths, to)
+		if id := of.ID(); !c.list && (id == arrow.DATE32 || id == arrow.DATE64 || id == arrow.TIMESTAMP) {
+			c.what, c.date, c.kind = "a date or time", true, dtype.For[string]()
+		}
+		f.of, f.paths = append(f.of, c), append(f.paths, to)
 	}
-	return columns, paths
 }
 
 // arrowKind returns the element type of values; nil if the type is not supported.
@@ -109,131 +277,36 @@ func arrowKind(t arrow.DataType) *dtype.Type {
 	return nil
 }
 
-// arrowValues has the values of a column in a record batch.
-type arrowValues struct {
-	arrow.Array
-	parents []arrow.Array // the structs that contain Array
+// boundedMemory is the memory that the Arrow library uses for the values of a file.
+type boundedMemory struct {
+	memory.GoAllocator
+	most int64
+	used int64
+	err  error // why the library stopped; nil as long as used is at most most
 }
 
-// batch calls each for the rows of a record batch.
-func (a *arrowRows) batch(batch arrow.RecordBatch, each func([]byte) error) (err error) {
-	columns := make([]arrowValues, len(a.paths))
-	for i, path := range a.paths {
-		v := arrowValues{Array: batch.Column(path[0])}
-		for _, field := range path[1:] {
-			v.parents = append(v.parents, v.Array)
-			v.Array = v.Array.(*arrays.Struct).Field(field)
-		}
-		columns[i] = v
-		a.keepDictionary(a.columns[i].name, v.Array)
+// take counts n bytes. It panics if they exceed the limit, since the library expects that an allocation
+// succeeds.
+func (m *boundedMemory) take(n int) {
+	if m.used += int64(n); m.used > m.most {
+		m.err = option.Errorf("%w: a record batch has %d bytes or more when decompressed, and the limit is %d; write "+
+			"smaller record batches, or raise {Options.MaxBytes} if the data is meant to be that large",
+			ErrTooLarge, m.used, m.most)
+		panic(m.err) //nolint:forbidigo // The library has no error for an allocation; the reader recovers.
 	}
-	for row := range int(batch.NumRows()) {
-		a.raw = a.raw[:0]
-		for i, c := range a.columns {
-			if a.raw, err = a.encode(a.raw, c, columns[i], row); err != nil {
-				return err
-			}
-		}
-		if err := each(a.raw); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
-// keepDictionary keeps the categories of a column in their order, for InferSchema, if the column is an
-// ordered category.
-func (a *arrowRows) keepDictionary(column string, values arrow.Array) {
-	categories, ok := values.(*arrays.Dictionary)
-	if !ok || !a.options.Schema.allTexts() || !categories.DataType().(*arrow.DictionaryType).Ordered {
-		return
-	}
-	values = categories.Dictionary()
-	if values.Len() > maxCategories {
-		return
-	}
-	texts := make([]string, values.Len())
-	for i := range texts {
-		texts[i] = strings.Clone(values.ValueStr(i))
-	}
-	a.keepOrder(column, texts)
+// Allocate implements memory.Allocator.
+func (m *boundedMemory) Allocate(size int) []byte {
+	m.take(size)
+	return m.GoAllocator.Allocate(size)
 }
 
-// encode appends the value of a column in a row to raw.
-func (a *arrowRows) encode(raw []byte, c tableColumn, v arrowValues, row int) ([]byte, error) {
-	if c.omit || v.null(row) {
-		return append(raw, 0), nil
-	}
-	values, from, to := v.Array, row, row+1
-	if c.list {
-		list := v.Array.(arrays.ListLike)
-		start, end := list.ValueOffsets(row)
-		values = list.ListValues()
-		if start < 0 || end < start || end > int64(values.Len()) {
-			return raw, fmt.Errorf("column %q: a list of the values %d to %d of %d: %w", c.name, start, end, values.Len(), ErrFormat)
-		}
-		from, to = int(start), int(end)
-	}
-	raw = binary.AppendUvarint(raw, uint64(to-from))
-	if _, categories := values.(*arrays.Dictionary); !categories && c.kind.Kind < dtype.Bool && values.NullN() == 0 {
-		raw = appendNumbers(raw, values, from, to, c.kind.Size)
-		return raw, a.checkRow(len(raw))
-	}
-	for ; from < to; from++ {
-		value, at := ofDictionary(values, from)
-		if value.IsNull(at) {
-			return raw, c.null()
-		}
-		raw = appendArrow(raw, value, at, c.kind.Size)
-		if err := a.checkRow(len(raw)); err != nil {
-			return raw, err
-		}
-	}
-	return raw, nil
+// Reallocate implements memory.Allocator.
+func (m *boundedMemory) Reallocate(size int, b []byte) []byte {
+	m.take(size - len(b))
+	return m.GoAllocator.Reallocate(size, b)
 }
 
-func (v arrowValues) null(row int) bool {
-	value, at := ofDictionary(v.Array, row)
-	return v.IsNull(row) || value.IsNull(at) || slices.ContainsFunc(v.parents, func(s arrow.Array) bool { return s.IsNull(row) })
-}
-
-// ofDictionary returns the dictionary to which element i of values refers, and the index in the
-// dictionary. It returns values and i unchanged if values is not a dictionary or the element is null.
-func ofDictionary(values arrow.Array, i int) (arrow.Array, int) {
-	if categories, ok := values.(*arrays.Dictionary); ok && values.IsValid(i) {
-		return categories.Dictionary(), categories.GetValueIndex(i)
-	}
-	return values, i
-}
-
-// appendNumbers appends the numbers with indices in [from, to). Arrow and the temporary file have
-// the same byte order.
-func appendNumbers(raw []byte, values arrow.Array, from, to, size int) []byte {
-	if from == to {
-		return raw
-	}
-	first := values.Data().Offset()
-	return append(raw, values.Data().Buffers()[1].Bytes()[(first+from)*size:(first+to)*size]...)
-}
-
-func appendArrow(raw []byte, values arrow.Array, i, size int) []byte {
-	switch v := values.(type) {
-	case *arrays.Boolean:
-		if v.Value(i) {
-			return append(raw, 1)
-		}
-		return append(raw, 0)
-	case interface{ Value(int) string }:
-		return appendString(raw, v.Value(i))
-	case interface{ Value(int) []byte }:
-		return appendString(raw, v.Value(i))
-	case *arrays.Date32:
-		return appendString(raw, v.Value(i).ToTime().Format(time.DateOnly))
-	case *arrays.Date64:
-		return appendString(raw, v.Value(i).ToTime().Format(time.DateOnly))
-	case *arrays.Timestamp:
-		unit := v.DataType().(*arrow.TimestampType).Unit
-		return appendString(raw, v.Value(i).ToTime(unit).UTC().Format(tableTime))
-	}
-	return appendNumbers(raw, values, i, i+1, size)
-}
+// Free implements memory.Allocator.
+func (m *boundedMemory) Free(b []byte) { m.used -= int64(len(b)) }

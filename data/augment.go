@@ -30,7 +30,8 @@ type Augmentation struct {
 func ParseAugmentation(text string) (Augmentation, error) {
 	var a Augmentation
 	refuse := func(format string, args ...any) (Augmentation, error) {
-		return Augmentation{}, fmt.Errorf("augmentation %s: %s; expected flip, crop:PIXELS or jitter:AMOUNT, separated by commas, as in flip,crop:4,jitter:0.1", quote(text), fmt.Sprintf(format, args...))
+		return Augmentation{}, fmt.Errorf("augmentation %s: %s; expected flip, crop:PIXELS or jitter:AMOUNT, separated by "+
+			"commas, as in flip,crop:4,jitter:0.1", quote(text), fmt.Sprintf(format, args...))
 	}
 	if strings.TrimSpace(text) == "" {
 		return a, nil
@@ -90,7 +91,8 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 		return nil, m.noField(field)
 	}
 	refuse := func(kind error, format string, args ...any) (*InMemory, error) {
-		return nil, fmt.Errorf("%s: cannot augment field %q (%s): %s: %w", m.name, field, describeField(c.kind.Name, c.shape), fmt.Sprintf(format, args...), kind)
+		return nil, fmt.Errorf("%s: cannot augment field %q (%s): %s: %w", m.name, field, describeField(c.kind.Name, c.shape),
+			fmt.Sprintf(format, args...), kind)
 	}
 	if len(c.shape) != 2 && len(c.shape) != 3 {
 		return refuse(ErrField, "an image has the shape [height width] or [height width channels]")
@@ -123,7 +125,8 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 	return refuse(ErrField, "images are uint8 or float32")
 }
 
-func augment[T uint8 | float32](m *InMemory, c column, name string, p picture, a Augmentation, to func(float32) T) (*InMemory, error) {
+func augment[T uint8 | float32](m *InMemory, c column, name string, p picture, a Augmentation,
+	to func(float32) T) (*InMemory, error) {
 	m, err := mapField(m, c.name, name, c.shape, true, false, func(s Sample, dst, src []T) error {
 		d := a.draw(s)
 		move(p, d, dst, src)

@@ -68,6 +68,7 @@ func TestFlipMirrorsHalf(t *testing.T) {
 	requireCount(t, 1000, 0.5, flips, "flips of one sample")
 }
 
+//lane:skip race (one goroutine)
 func TestCropsAreUniform(t *testing.T) {
 	const n, crop, side = 10_000, 2, 8
 	image := make([]uint8, side*side)
@@ -105,7 +106,8 @@ func TestMirror(t *testing.T) {
 func TestJitter(t *testing.T) {
 	const n = 4000
 	// An image of one grey level has no contrast and no saturation.
-	flat := augmented[float32](t, repeated(t, n, []int{1, 2, 3}, []float32{100, 100, 100, 100, 100, 100}), Augmentation{Jitter: 0.2, Seed: 1}, 0)
+	flat := augmented[float32](t, repeated(t, n, []int{1, 2, 3}, []float32{100, 100, 100, 100, 100, 100}),
+		Augmentation{Jitter: 0.2, Seed: 1}, 0)
 	var bins [10]int
 	for i := range n {
 		v := flat[6*i]
@@ -130,7 +132,8 @@ func TestJitter(t *testing.T) {
 	}
 	require.InDelta(t, 1, sum/n, 5*0.4/math.Sqrt(12*n))
 	// uint8 results are clamped to 0 to 255.
-	bytes := augmented[uint8](t, repeated(t, 200, []int{1, 2, 3}, []uint8{0, 0, 255, 255, 255, 255}), Augmentation{Jitter: 1, Seed: 1}, 0)
+	bytes := augmented[uint8](t, repeated(t, 200, []int{1, 2, 3}, []uint8{0, 0, 255, 255, 255, 255}),
+		Augmentation{Jitter: 1, Seed: 1}, 0)
 	require.Contains(t, bytes, uint8(255))
 	require.Contains(t, bytes, uint8(0))
 	// A saturation of 0 gives grey, and 1 leaves the image unchanged.
@@ -215,7 +218,8 @@ func TestParseAugmentation(t *testing.T) {
 	require.Equal(t, "flip,crop:4,jitter:0.1", Augmentation{Flip: true, Crop: 4, Jitter: 0.1, Seed: 9}.String())
 	for text, says := range map[string]string{
 		"flip,": `"" is not known`, "rotate:3": `"rotate" is not known`, "flip:2": "takes no value", "flip,flip": "twice",
-		"crop": "number of pixels", "crop:0": "number of pixels", "crop:x": "number of pixels", "jitter:2": "above 0", "jitter:-1": "above 0", "jitter:NaN": "above 0",
+		"crop": "number of pixels", "crop:0": "number of pixels", "crop:x": "number of pixels", "jitter:2": "above 0",
+		"jitter:-1": "above 0", "jitter:NaN": "above 0",
 	} {
 		_, err := ParseAugmentation(text)
 		require.ErrorContains(t, err, says, text)
@@ -224,7 +228,8 @@ func TestParseAugmentation(t *testing.T) {
 }
 
 func FuzzParseAugmentation(f *testing.F) {
-	for _, text := range []string{"flip,crop:4,jitter:0.1", "", "flip", "crop:-1", "jitter:1e-300", "jitter:0x1p-3", "crop:99999999999999999999", ",,"} {
+	for _, text := range []string{"flip,crop:4,jitter:0.1", "", "flip", "crop:-1", "jitter:1e-300", "jitter:0x1p-3",
+		"crop:99999999999999999999", ",,"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -10,7 +10,8 @@ import (
 // Later batches do not overwrite a kept batch. They reuse the memory of batches that were not kept.
 func TestKeptBatches(t *testing.T) {
 	m := counted(t, 12)
-	for name, ds := range map[string]Dataset{"memory": m, "prefetched": Prefetch(m, 2), "many": Prefetch(m, 20), "copied": Prefetch(struct{ Dataset }{m}, 2)} {
+	for name, ds := range map[string]Dataset{"memory": m, "prefetched": Prefetch(m, 2), "many": Prefetch(m, 20),
+		"copied": Prefetch(struct{ Dataset }{m}, 2)} {
 		t.Run(name, func(t *testing.T) {
 			type kept struct {
 				values []int64
@@ -65,32 +66,6 @@ func TestKeepAll(t *testing.T) {
 	assert.Equal(t, []int64{0, 1}, left)
 }
 
-// Keeping a batch keeps its whole block.
-func TestKeptBlocks(t *testing.T) {
-	m := counted(t, 120)
-	ds := Prefetch(m, 4)
-	ds.SetBlock(3)
-	var all [][]int64
-	var index []int
-	for epoch := range 3 {
-		batches := 0
-		for b, err := range ds.Batches(Pass{Batch: 2, Epoch: epoch}) {
-			require.NoError(t, err)
-			if b.Index%7 == 0 {
-				b.Keep()
-				all, index = append(all, b.Fields[1].Values.([]int64)), append(index, b.Index)
-			}
-			if batches++; epoch == 1 && batches == 8 { // inside a kept block
-				break
-			}
-		}
-	}
-	require.Len(t, all, 9+2+9)
-	for i, values := range all {
-		assert.Equal(t, []int64{int64(2 * index[i]), int64(2*index[i] + 1)}, values)
-	}
-}
-
 func TestBorrowable(t *testing.T) {
 	m := counted(t, 6)
 	for b, err := range m.Batches(Pass{Batch: 4}) {
@@ -100,8 +75,6 @@ func TestBorrowable(t *testing.T) {
 		fewer := b
 		fewer.Fields = b.Fields[:1]
 		assert.False(t, fewer.Borrowable(1))
-		_, ok := fewer.Join(1)
-		assert.False(t, ok, "a field is missing")
 		b.Fields = []Field{{Name: b.Fields[0].Name, Array: Array{Shape: []int{4}, Values: []int64{1, 2, 3, 4}}}}
 		assert.False(t, b.Borrowable(0), "somebody else's values")
 		assert.False(t, b.Slice(0, 2).Borrowable(0))

@@ -44,5 +44,5 @@ func openBuiltin(name, split string, l *limit) (*InMemory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no builtin dataset %q; the names are %q: %w", name, builtinNames(), fs.ErrNotExist)
 	}
-	return readNPZ(contract.BuiltinPrefix+name+"-"+split, bytes.NewReader(raw), int64(len(raw)), "", l, nil)
+	return readNPZ(contract.BuiltinPrefix+name+"-"+split, bytes.NewReader(raw), int64(len(raw)), Options{}, l, nil)
 }

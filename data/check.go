@@ -48,12 +48,12 @@ func Check(ds Dataset, field string, want Values) error {
 		}
 		known = true
 		kind := dtype.ByName(f.Type)
-		isFloat := kind != nil && kind.Kind == dtype.Float
+		isFloat := kind != nil && kind.Kind == dtype.FloatKind
 		switch {
 		case want.Below > 0 && (!isFloat || kind.Size == 4 && want.Below > math.MaxFloat32 && !math.IsInf(want.Below, 1)):
-		case want.Below == 0 && kind != nil && kind.Kind == dtype.String:
+		case want.Below == 0 && kind != nil && kind.Kind == dtype.StringKind:
 			return fmt.Errorf("%s: field %q is of type string, expected numbers: %w", ds.Name(), f.Name, ErrField)
-		case !want.have(observedOf(ds, f.Name)):
+		case !hasPixels(ds, f.Name):
 			fields = append(fields, f.Name)
 		}
 	}
@@ -66,24 +66,22 @@ func Check(ds Dataset, field string, want Values) error {
 	return walk(ds, fields, want.find, want.wrong)
 }
 
+// hasPixels reports whether a field has the pixels of decoded images, which are from 0 to 255.
+func hasPixels(ds Dataset, field string) bool {
+	m, ok := inMemory(ds)
+	if !ok {
+		return false
+	}
+	c, _ := m.column(field)
+	return c.pixels
+}
+
 // integers returns the least and the greatest allowed integer.
 func (w Values) integers() (low, high int64) {
 	if w.Integers != nil {
 		return w.Integers[0], w.Integers[1]
 	}
 	return 0, int64(w.Classes) - 1
-}
-
-// have reports whether all observed values are known to be as w describes.
-func (w Values) have(o observed) bool {
-	switch low, high := w.integers(); {
-	case w.Below > 0:
-		return o.below(w.Below)
-	case w.Probabilities:
-		return o.within(0, 1)
-	default:
-		return o.within(low, high)
-	}
 }
 
 // find returns the index of the first element of v that is not as w describes, or -1.
@@ -128,9 +126,11 @@ func (w Values) wrong(v vector, at int) RowError {
 	case math.IsInf(w.Below, 1):
 		return RowError{Expected: "a finite number", Fix: "fill the value in, or leave the sample out", Err: ErrValue}
 	case w.Below > 0:
-		return RowError{Expected: fmt.Sprintf("a number below %.3g", w.Below), Fix: "scale the field down, or leave the sample out", Err: ErrValue}
+		return RowError{Expected: fmt.Sprintf("a number below %.3g", w.Below),
+			Fix: "scale the field down, or leave the sample out", Err: ErrValue}
 	case w.Probabilities:
-		return RowError{Expected: "a class from 0 to 1, or a probability", Fix: "number the two classes 0 and 1", Err: ErrLabel}
+		return RowError{Expected: "a class from 0 to 1, or a probability", Fix: "number the two classes 0 and 1",
+			Err: ErrLabel}
 	case w.Integers == nil:
 		fix := "correct the label"
 		if class, ok := v.kind().Int(v.element(at)); ok && class > 0 {
@@ -142,7 +142,7 @@ func (w Values) wrong(v vector, at int) RowError {
 	if low == math.MinInt64 && high == math.MaxInt64 {
 		expected = "a signed integer of 64 bits"
 	}
-	if v.kind().Kind == dtype.Float {
+	if v.kind().Kind == dtype.FloatKind {
 		expected += " (of floats, below 2^53)"
 	}
 	return RowError{Expected: expected, Fix: "correct the value, or leave the sample out", Err: ErrValue}
@@ -254,6 +254,10 @@ func (m *InMemory) locate(e *RowError, field string, element int) {
 	if m.records != nil {
 		file, number := m.records.position(e.Row)
 		e.File, e.Unit, e.Row = file.path, "record", number
+	}
+	if m.parts != nil {
+		e.Unit = "record"
+		e.File, e.Row = partOf(m.parts, e.Row)
 	}
 }
 

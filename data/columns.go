@@ -2,22 +2,91 @@ package data
 
 import (
 	"fmt"
-	"math"
 	"slices"
+	"strings"
 
 	"steadyfit/internal/dtype"
 	"steadyfit/option"
 )
 
-// joins reports whether the columns of a table with these names are combined into the single field x.
+// exact reports whether an input takes numbers that float32 may not represent.
+func (o *CSVOptions) exact() bool {
+	return slices.ContainsFunc(o.Inputs, func(in FieldSpec) bool {
+		kind := dtype.ByName(in.Type)
+		if kind == nil {
+			return false
+		}
+		return kind == dtype.For[float64]() || kind.Kind != dtype.FloatKind && kind.Kind != dtype.BoolKind &&
+			kind.Kind != dtype.StringKind
+	})
+}
+
+// integers reports whether the input that a field feeds, which is the only one or has its name, takes integers.
+func (o *CSVOptions) integers(field string) bool {
+	in := o.input(field)
+	if in == nil && len(o.Inputs) == 1 {
+		in = &o.Inputs[0]
+	}
+	if in == nil {
+		return false
+	}
+	kind := dtype.ByName(in.Type)
+	return kind != nil && (kind.Kind == dtype.IntKind || kind.Kind == dtype.UintKind)
+}
+
+// keeps reports whether a column is kept and is not an input.
+func (o *CSVOptions) keeps(column string) bool {
+	isInput := slices.Contains(o.Features, column) || o.feedsByName() && o.input(column) != nil
+	return slices.Contains(o.Keep, column) && !isInput
+}
+
+// only reports whether the model has one input, which is of a type.
+func (o *CSVOptions) only(kind *dtype.Type) bool {
+	return len(o.Inputs) == 1 && o.Inputs[0].Type == kind.Name
+}
+
+// input returns the input that a column with a name of its own feeds; nil if there is none.
+func (o *CSVOptions) input(column string) *FieldSpec {
+	for i, in := range o.Inputs {
+		if in.Name == column || slices.Contains(in.Columns, column) {
+			return &o.Inputs[i]
+		}
+	}
+	return nil
+}
+
+// takes reports whether a column feeds an input of a type by its name.
+func (o *CSVOptions) takes(column string, kind *dtype.Type) bool {
+	in := o.input(column)
+	return o.feedsByName() && in != nil && in.Type == kind.Name
+}
+
+// feedsByName reports whether columns feed the inputs with their names.
+func (o *CSVOptions) feedsByName() bool {
+	grouped := func(in FieldSpec) bool { return in.Columns != nil }
+	several := func(in FieldSpec) bool { return len(in.Shape) > 0 }
+	return slices.ContainsFunc(o.Inputs, grouped) ||
+		(len(o.Inputs) > 1 || o.only(dtype.For[string]())) && !slices.ContainsFunc(o.Inputs, several)
+}
+
+// joins reports whether columns with one value per row become the rows of x. Those of a CSV file always do,
+// unless there are several inputs.
 func (o *CSVOptions) joins(names []string) bool {
-	has := func(name string) bool { return slices.Contains(names, name) }
-	return o.always || len(o.Columns) == 0 && o.Input != "" && (o.Row || !has(o.Input)) && (len(o.Features) == 0 || slices.ContainsFunc(o.Features, has))
+	if o.flat {
+		return len(o.Inputs) <= 1
+	}
+	if len(o.Inputs) != 1 || o.feedsByName() {
+		return false
+	}
+	in := o.Inputs[0]
+	return (len(in.Shape) == 1 || !slices.Contains(names, in.Name)) &&
+		(len(o.Features) == 0 || slices.ContainsFunc(o.Features,
+			func(name string) bool { return slices.Contains(names, name) }))
 }
 
 // selects reports whether Features determines the columns of x.
 func (o *CSVOptions) selects(names []string) bool {
-	return len(names) > 0 && len(o.Features) > 0 && len(o.Columns) == 0 && o.joins(names)
+	return len(names) > 0 && len(o.Features) > 0 && !o.feedsByName() && o.joins(names)
 }
 
 // positions returns the index of each name.
@@ -35,206 +104,142 @@ func (o *CSVOptions) leaveOut(names []string, label string) (out []string, err e
 	selects, wanted, found := o.selects(names), positions(o.Features), positions(names)
 	for _, name := range names {
 		_, isWanted := wanted[name]
-		if name != label && (slices.Contains(o.ignore, name) || selects && name != sampleWeight && !isWanted) {
+		isUnwanted := selects && name != sampleWeight && !isWanted && !slices.Contains(o.Keep, name)
+		within := slices.IndexFunc(o.ignore, func(all string) bool { return strings.HasPrefix(name, all+".") })
+		if name != label && (slices.Contains(o.ignore, name) || within >= 0 || isUnwanted) {
 			out = append(out, name)
 			delete(found, name)
+		}
+		if within >= 0 && !slices.Contains(out, o.ignore[within]) {
+			out = append(out, o.ignore[within]) // a struct, whose values are columns
 		}
 	}
 	for _, name := range o.Features {
 		if _, ok := found[name]; selects && (!ok || name == label || name == sampleWeight) {
-			return nil, fmt.Errorf("no column %q, which the model was trained with: add it, or rename a column to it: %w", name, ErrFormat)
+			return nil, fmt.Errorf("no column %q, which the model was trained with: add it, or rename a column to it: %w", name,
+				ErrFormat)
 		}
 	}
 	return out, nil
 }
 
-// byName reports whether columns become fields of their names, because a model has inputs of these names.
-// names are the columns without the label, the weights and those that are left out. label is the name of
-// the label, or empty.
-func (o *CSVOptions) byName(names []string, label string) (bool, error) {
-	for _, c := range o.Columns {
-		switch {
-		case slices.Contains(names, c.Name):
-		case max(len(names), len(o.Columns)) <= 1:
-			return false, nil
-		case c.Name == label:
-			return false, option.Errorf("column %q is an input of the model and cannot also be the label: choose another column as the label ({CSVOptions.Label}): %w", label, ErrFormat)
-		default:
-			return false, fmt.Errorf("no column %q, which is an input of the model: add it, or rename a column to it: %w", c.Name, ErrFormat)
+// tableColumns are the columns of a table without the label, the weights and those that are left out.
+type tableColumns struct {
+	names   []string
+	unnamed bool // whether the names are empty
+	single  bool // whether each column has one value per row
+}
+
+// tableInput is a field that columns of a table become.
+type tableInput struct {
+	name    string
+	columns []int       // indexes in tableColumns, in the order of the values
+	joined  bool        // whether a sample is a row with a value of each column
+	only    bool        // whether the only column got the name x
+	kind    *dtype.Type // string, bool, or float32 for any numbers; nil if the values decide
+}
+
+// layOut decides which columns become which field.
+func (o *CSVOptions) layOut(t tableColumns) (fields []tableInput, err error) {
+	own := func(at int) tableInput { return tableInput{name: t.names[at], columns: []int{at}} }
+	byName := !t.unnamed && o.feedsByName() && !o.Schema.allTexts()
+	if byName {
+		if byName, err = o.findInputs(t.names); err != nil {
+			return nil, err
 		}
 	}
-	return len(o.Columns) > 0, nil
-}
-
-// choose returns the name of the label. It sets s.order to the names of the values in their order, and
-// s.out to the names that are left out. first is the first record, whose values have these names.
-func (s *recordSet) choose(names []string, first map[string]value) (label string, err error) {
-	label = s.options.CSV.Label
-	if usual := s.format.usualLabel(); usual != "" && label == "label" && first[label].kind == nil {
-		label = usual
-	}
-	if _, ok := first[label]; !ok && label != "" {
-		return "", fmt.Errorf("the records have no value %s; their values are %s: %w", quote(s.options.CSV.Label), list(names), ErrField)
-	}
-	if err := s.options.CSV.useSchema(s.rules, names, label); err != nil {
-		return "", err
-	}
-	if table, ok := s.format.(tableFormat); ok {
-		s.order, s.out = table.chosen()
-		return label, nil
-	}
-	s.order = names
-	s.out, err = s.options.CSV.leaveOut(names, label)
-	return label, err
-}
-
-// layOut combines the columns of a table into the field x, as in a CSV file, if each column has one
-// value per row and none has the name of the model's input. A single column is renamed to x. order has
-// the names of the columns in the order of the table. label is the name of the label, or empty. The
-// dataset has no label yet.
-func (m *InMemory) layOut(order []string, label string, o *CSVOptions) error {
-	if o.Schema.allTexts() {
-		return nil
-	}
-	single := true
-	names := slices.DeleteFunc(slices.Clone(order), func(name string) bool {
-		c, ok := m.column(name)
-		leave := !ok || name == sampleWeight
-		single = single && (leave || len(c.shape) == 0 && !c.pixels)
-		return leave
-	})
-	byName, err := o.byName(names, label)
+	joins := t.single && o.joins(t.names) && (o.flat || len(t.names) > 1 || o.selects(t.names))
 	switch {
-	case err != nil || byName:
-		return err
-	case single && o.joins(names) && (len(names) > 1 || o.selects(names)):
-		if o.selects(names) {
-			names = o.Features
+	case byName:
+		return o.inputsByName(t), nil
+	case o.Schema.allTexts() || !joins && len(t.names) > 1 && !t.unnamed:
+		for i := range t.names {
+			fields = append(fields, own(i))
 		}
-		return m.join(names, o)
-	case len(names) == 1:
-		at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == names[0] })
-		c := &m.columns[at]
-		if c.name = "x"; single && c.kind.Kind != dtype.String {
-			c.columns = names
-		}
+	case len(t.names) == 1 && !joins:
+		x := own(0)
+		x.name, x.only = "x", true
+		fields = append(fields, x)
+	case len(t.names) > 0:
+		fields = append(fields, o.row(t.names))
 	}
-	return nil
+	return fields, nil
 }
 
-// join replaces the named columns by the field x, whose samples have the values of the columns in
-// the order of the names.
-func (m *InMemory) join(names []string, o *CSVOptions) error {
-	x := column{name: "x", shape: []int{len(names)}, width: len(names), kind: dtype.For[float32](), file: m.name, columns: slices.Clone(names)}
-	takes := "numbers"
-	switch {
-	case o.Text:
-		x.kind, takes = dtype.For[string](), "text"
-	case o.Bool:
-		x.kind, takes = dtype.For[bool](), "bools"
-	case o.Exact:
-		x.kind = dtype.For[float64]()
-	}
-	j := &joined{}
-	isNumber := func(kind *dtype.Type) bool { return kind.Kind != dtype.Bool && kind.Kind != dtype.String }
-	for _, name := range names {
-		c, _ := m.column(name)
-		if c.kind != x.kind && !(isNumber(c.kind) && isNumber(x.kind)) {
-			return option.Errorf("column %q has values of type %s, and the model takes %s; encode it by a rule of a schema ({CSVOptions.Schema}), or leave it out ({Options.Ignore}): %w",
-				name, c.kind.Name, takes, ErrFormat)
-		}
-		j.of = append(j.of, c)
-	}
-	m.columns = slices.DeleteFunc(m.columns, func(c column) bool { return slices.Contains(names, c.name) })
-	m.columns = slices.Insert(m.columns, 0, x)
-	if m.records != nil {
-		m.columns[0].made = j
-		return nil
-	}
-	rows := makeVector(x.kind, m.n*x.width)
-	m.columns[0].values = rows
-	h := &hand{between: map[maker]vector{}}
-	for row := range m.n {
-		if err := j.make(h, rows, row*x.width, Sample{Row: row}); err != nil {
-			return err
+// row returns the field x, whose samples are rows of values.
+func (o *CSVOptions) row(names []string) tableInput {
+	x := tableInput{name: "x", joined: true, kind: dtype.For[float32]()}
+	for _, kind := range []*dtype.Type{dtype.For[string](), dtype.For[bool]()} {
+		if o.only(kind) {
+			x.kind = kind
 		}
 	}
-	return nil
-}
-
-// joined makes each sample of x from columns with one value per row.
-type joined struct {
-	fromFiles
-	of []column
-}
-
-func (j *joined) describe() string {
-	text := "columns"
-	for _, c := range j.of {
-		text += fmt.Sprintf(" %q", c.name)
-	}
-	return text
-}
-
-// observed returns the extremes of the values in the joined columns of records.
-func (j *joined) observed() observed {
-	all := unobserved
-	for _, c := range j.of {
-		f := c.made.(*recordField)
-		of := f.set.index.observed[f.index]
-		all.Known = all.Known && of.Known && (of.Whole || c.kind.Kind == dtype.Float)
-		if of.Whole { // observed.add sets no magnitude for integers
-			of.Magnitude = max(math.Abs(float64(of.Low)), math.Abs(float64(of.High)))
+	if o.selects(names) {
+		at := positions(names)
+		for _, name := range o.Features {
+			x.columns = append(x.columns, at[name])
 		}
-		all.Magnitude = max(all.Magnitude, of.Magnitude)
-		all.Finite = all.Finite && of.Finite && of.Magnitude <= math.MaxFloat32
-		all.Whole = all.Whole && of.Whole && of.Magnitude < 1<<53
-		all.Low, all.High = min(all.Low, of.Low), max(all.High, of.High)
+		return x
 	}
-	return all
+	for i := range names {
+		x.columns = append(x.columns, i)
+	}
+	return x
 }
 
-func (j *joined) make(h *hand, dst vector, at int, s Sample) error {
-	for i := range j.of {
-		c := &j.of[i]
-		v, row := c.values, s.Row
-		if c.made != nil {
-			one, ok := h.between[c.made]
-			if !ok {
-				one = makeVector(c.kind, 1)
-				h.between[c.made] = one
+// findInputs reports whether the columns feed the inputs with their names. A single column feeds a single
+// input with any name.
+func (o *CSVOptions) findInputs(names []string) (bool, error) {
+	for _, in := range o.Inputs {
+		for _, column := range in.columns() {
+			switch {
+			case slices.Contains(names, column):
+			case max(len(names), len(o.Inputs)) <= 1 && in.Columns == nil:
+				return false, nil
+			case column == o.Label:
+				return false, option.Errorf("column %q is an input of the model and cannot also be the label: choose another "+
+					"column as the label ({CSVOptions.Label}): %w", column, ErrFormat)
+			default:
+				return false, fmt.Errorf("no column %q, which is an input of the model: add it, or rename a column to it: %w",
+					column, ErrFormat)
 			}
-			if err := c.made.make(h, one, 0, s); err != nil {
-				return err
-			}
-			v, row = one, 0
-		}
-		if err := putNumber(v.(vector), row, dst, at+i); err != nil {
-			return err
 		}
 	}
-	return nil
+	return true, nil
 }
 
-// putNumber writes element i of v to dst[at]. A number is rounded to float32, unless dst has the type
-// float64 and the number is an integer below 2^53. CSV files are read in the same way.
-func putNumber(v vector, i int, dst vector, at int) error {
-	kind := v.kind()
-	if kind == dtype.For[bool]() || kind == dtype.For[string]() {
-		return v.copyTo(dst, at, i, i+1)
+// columns returns the columns that feed an input.
+func (f FieldSpec) columns() []string {
+	if f.Columns != nil {
+		return f.Columns
 	}
-	number := kind.Float(v.element(i))
-	narrow := float32(number)
-	if n, ok := kind.Int(v.element(i)); ok && kind.Kind != dtype.Float { // the conversion to float64 may have rounded it
-		narrow = float32(n)
-	}
-	switch dst := dst.(type) {
-	case vec[float32]:
-		dst[at] = narrow
-	case vec[float64]:
-		if dst[at] = float64(narrow); number == math.Trunc(number) && math.Abs(number) < 1<<53 {
-			dst[at] = number
+	return []string{f.Name}
+}
+
+// inputsByName returns a field for each input, and one for each column that feeds none.
+func (o *CSVOptions) inputsByName(t tableColumns) (fields []tableInput) {
+	at := positions(t.names)
+	for i, name := range t.names {
+		in := o.input(name)
+		if in == nil {
+			f := tableInput{name: name, columns: []int{i}}
+			if o.flat {
+				f.kind = dtype.For[string]()
+			}
+			fields = append(fields, f)
+			continue
 		}
+		if name != in.columns()[0] { // the first column of an input stands for all of them
+			continue
+		}
+		f := tableInput{name: in.Name, joined: in.Columns != nil, kind: dtype.For[float32]()}
+		if kind := dtype.ByName(in.Type); kind != nil && (kind.Kind == dtype.StringKind || kind.Kind == dtype.BoolKind) {
+			f.kind = kind
+		}
+		for _, column := range in.columns() {
+			f.columns = append(f.columns, at[column])
+		}
+		fields = append(fields, f)
 	}
-	return nil
+	return fields
 }

@@ -2,7 +2,7 @@
 // training loops. It uses neither TensorFlow nor native code. A dataset is a fixed set of named
 // fields whose first dimension counts the samples; there are no other operations on tables.
 //
-// Open checks a file or folder and returns an InMemory. Split, Take, Drop and Shuffle derive datasets
+// Open checks a file or folder and returns an InMemory. Split, Drop and Shuffle derive datasets
 // that share its values. Prefetch reads batches ahead. Batches iterates over one pass. The memory for reading
 // a file depends on its content, not on the sizes in its header.
 //
@@ -12,11 +12,9 @@
 //
 //   - A file in a class folder is an image, which is decoded, or a text. CheckImages reads all of
 //     them beforehand.
-//   - A record of a TFRecord, WebDataset, Parquet or Arrow file is read and parsed. Opening such files reads
-//     them once, checks them and makes an index, with the extremes of the values for the functions
-//     that check a dataset. The rows of Parquet and Arrow files and the content of compressed files are copied
-//     to a temporary file. The index of other files of 16 MiB or more is kept in the folder
-//     steadyfit/data of os.UserCacheDir, so that opening them again does not read them.
+//   - A record of a TFRecord or WebDataset file is read and parsed. Opening such files reads them once,
+//     checks them and makes an index in memory.
+//   - An image in a column of a Parquet or Arrow file, whose rows are in memory, is decoded.
 //   - Options.OnDisk reads samples from .npy and .npz files. Opening such a file checks
 //     only its header and size.
 //   - Map, Scale and Augment apply a function to the samples of a field.
@@ -30,7 +28,7 @@
 //
 // A pass without Prefetch has one batch buffer; a pass that reads n batches ahead has n+1. Later
 // passes reuse them. Each worker has memory for one sample per function. Decoding takes at most
-// ImageOptions.DecodeBytes. Only the lists of files and row numbers grow with the dataset.
+// 256 MiB. Only the lists of files and row numbers, and the index of records, grow with the dataset.
 //
 // A pass ends its goroutines before the loop over it ends, however it ends. InMemory.Close closes
 // files; later batches fail with fs.ErrClosed.
@@ -65,11 +63,11 @@ type FieldSpec struct {
 	Type string
 	// Image reports whether the values come from decoded images.
 	Image bool
-	// Classes are the names of the classes of a label by their numbers; nil if the source has numbers.
+	// Classes[i] is the name of class i of a label; nil if the source has numbers.
 	Classes []string
-	// Columns are the names of table columns in the order of the values of a sample. They are nil unless
-	// the field comes from a CSV file with a header, or is x made from numbers or several columns of
-	// another table.
+	// Columns are the names of the columns of a table in the order of the values of a sample. In a
+	// dataset, they are nil unless the table has names and its columns became x, or feed an input
+	// together.
 	Columns []string
 }
 
@@ -83,10 +81,9 @@ type Batch struct {
 	// Index is the number of the batch in the pass, from 0. Skipped batches are counted, too.
 	Index int
 
-	slab  *slab // memory of the samples; nil for batches of a dataset outside this package
-	at    int   // index of the first sample in the slab
-	joins int   // number of batches from this batch to the end of the slab
-	turn  int64 // slab.turn when the batch was made
+	slab *slab // memory of the samples; nil for batches of a dataset outside this package
+	at   int   // index of the first sample in the slab
+	turn int64 // slab.turn when the batch was made
 }
 
 // Borrowable reports whether the values of field i may be used without a copy as long as the
@@ -100,35 +97,8 @@ func (b Batch) Borrowable(i int) bool {
 	return beginsAt(b.Fields[i].Values, v, b.at*(v.len()/b.slab.samples))
 }
 
-// Join returns this batch and the next n-1 as one batch if they are contiguous in memory
-// (Prefetched.SetBlock). All of them stay valid until the iterator advances past the last one. The
-// samples of a later batch are undefined until the iterator reaches it.
-func (b Batch) Join(n int) (joined Batch, ok bool) {
-	if n < 1 || n > b.joins || !b.borrowable() {
-		return Batch{}, false
-	}
-	joined = b.slab.batch(b.at, n*b.Size, b.Index)
-	joined.turn = b.turn
-	return joined, true
-}
-
-func (b Batch) borrowable() bool {
-	for i := range b.Fields {
-		if !b.Borrowable(i) {
-			return false
-		}
-	}
-	return b.slab != nil && len(b.Fields) == len(b.slab.vectors)
-}
-
-// IsPart reports whether the batch is part i, from 0, of a joined batch.
-func (b Batch) IsPart(i int, joined Batch) bool {
-	return b.slab == joined.slab && b.at == joined.at+i*b.Size && b.at+b.Size <= joined.at+joined.Size && b.borrowable()
-}
-
 // Keep makes the batch valid for as long as it is referenced: the dataset uses other memory for
-// later batches. With Prefetched.SetBlock, the whole block stays in memory. Only the consumer of
-// the pass may call Keep.
+// later batches. Only the consumer of the pass may call Keep.
 func (b Batch) Keep() {
 	if b.slab != nil {
 		b.slab.kept = true

@@ -1,11 +1,16 @@
 package data
 
 import (
+	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"time"
 
+	"steadyfit/data/internal/fault"
 	"steadyfit/internal/dtype"
 )
 
@@ -17,6 +22,29 @@ type diskFile struct {
 		io.ReaderAt
 		io.Closer
 	}
+	changed time.Time // before the file was opened
+}
+
+func newDiskFile(path string, f *os.File) *diskFile {
+	d := &diskFile{path: path, r: f}
+	d.changed = d.lastChange()
+	return d
+}
+
+func (f *diskFile) lastChange() (at time.Time) {
+	if file, ok := f.r.(*os.File); ok {
+		if info, err := file.Stat(); err == nil {
+			at = info.ModTime()
+		}
+	}
+	return at
+}
+
+func (f *diskFile) unchanged() error {
+	if f.lastChange().Equal(f.changed) {
+		return nil
+	}
+	return fmt.Errorf("%s: the file changed since it was opened; leave data alone during training: %w", f.path, ErrFormat)
 }
 
 // readAt fills dst with bytes of a file that was checked before, starting at offset at.
@@ -28,9 +56,10 @@ func readAt(r io.ReaderAt, dst []byte, at int64) error {
 	case errors.Is(err, fs.ErrClosed):
 		return errClosed
 	case err == io.EOF:
-		return fmt.Errorf("the file ends within %d bytes from byte %d on, since it was truncated while it was in use; do not change data during training: %w", len(dst), at, ErrFormat)
+		return fmt.Errorf("the file ends within %d bytes from byte %d on, since it was truncated while it was in use; do "+
+			"not change data during training: %w", len(dst), at, ErrFormat)
 	}
-	return readError(err)
+	return fault.Read(err)
 }
 
 var errClosed = fmt.Errorf("%w: the dataset was closed", fs.ErrClosed)
@@ -57,22 +86,18 @@ func (f *diskFile) array(offset, size int64, l *limit) (a array, ok bool, err er
 		return array{}, false, err
 	}
 	n, err := elements(h.shape)
-	if err != nil {
-		return array{}, false, err
-	}
-	if _, err := (*limit)(nil).expect(n, t.size, 1, 0); err != nil {
-		return array{}, false, err
-	}
-	start, err := section.Seek(0, io.SeekCurrent)
-	if err != nil {
+	_, large := (*limit)(nil).expect(n, t.size)
+	start, unread := section.Seek(0, io.SeekCurrent)
+	if err := cmp.Or(err, large, unread); err != nil {
 		return array{}, false, err
 	}
 	switch want, have := int64(n*t.size), size-start; {
 	case have < want:
-		return array{}, false, fmt.Errorf("truncated: the header states %d bytes of values, the file has %d: %w", want, have, ErrFormat)
+		return array{}, false, fmt.Errorf("truncated: the header states %d bytes of values, the file has %d: %w", want, have,
+			ErrFormat)
 	case have > want:
 		return array{}, false, errMore
-	case t.kind.Kind == dtype.Bool, t.kind.Kind == dtype.String, t.size > 1 && !native(t.order), h.fortran && len(h.shape) > 1:
+	case t.kind.Kind >= dtype.BoolKind, t.size > 1 && t.order != binary.LittleEndian, h.fortran && len(h.shape) > 1:
 		return array{}, false, nil
 	}
 	if err := l.take(size); err != nil {
@@ -99,6 +124,10 @@ func (v diskArray) len() int { return v.n }
 func (v diskArray) kind() *dtype.Type { return v.of }
 
 func (v diskArray) copyTo(dst vector, at, from, to int) error {
+	return cmp.Or(v.read(dst, at, from, to), v.file.unchanged())
+}
+
+func (v diskArray) read(dst vector, at, from, to int) error {
 	err := readAt(v.file.r, bytesOf(dst, at, at+to-from), v.offset+int64(from)*int64(v.of.Size))
 	if err != nil {
 		return fmt.Errorf("%s: %w", v.file.path, err)
@@ -108,9 +137,9 @@ func (v diskArray) copyTo(dst vector, at, from, to int) error {
 
 func (v diskArray) gatherTo(dst vector, at int, rows []uint32, width int) error {
 	for i, r := range rows {
-		if err := v.copyTo(dst, at+i*width, int(r)*width, (int(r)+1)*width); err != nil {
+		if err := v.read(dst, at+i*width, int(r)*width, (int(r)+1)*width); err != nil {
 			return err
 		}
 	}
-	return nil
+	return v.file.unchanged()
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -126,7 +127,7 @@ func TestClosedOnDisk(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
 	m, err := Open(path, Options{OnDisk: true})
 	require.NoError(t, err)
-	part, err := m.Take(50)
+	part, _, err := m.Split(0.5, 1)
 	require.NoError(t, err)
 	good := 0
 	for _, err := range part.Batches(Pass{Batch: 10}) {
@@ -191,9 +192,38 @@ func TestTruncatedOnDisk(t *testing.T) {
 		}
 		require.ErrorIs(t, failed, ErrFormat)
 		require.ErrorContains(t, failed, path)
-		require.ErrorContains(t, failed, "do not change data during training")
+		require.ErrorContains(t, failed, "leave data alone during training")
 		require.Less(t, good, 64)
 		require.GreaterOrEqual(t, good, 4)
+		require.NoError(t, m.Close())
+	}
+}
+
+// A file that another process writes again is an error, whatever the new values are.
+func TestChangedOnDisk(t *testing.T) {
+	var file bytes.Buffer
+	require.NoError(t, writeNPY(&file, Array{[]int{64}, make([]float64, 64)}))
+	path := write(t, "x.npy", file.Bytes())
+	for _, shuffled := range []bool{false, true} {
+		require.NoError(t, os.Chtimes(path, time.Time{}, time.Unix(1e9, 0)))
+		m, err := Open(path, Options{OnDisk: true})
+		require.NoError(t, err)
+		if shuffled {
+			m = m.Shuffle(1)
+		}
+		var failed error
+		good := 0
+		for _, err := range m.Batches(Pass{Batch: 8}) {
+			if failed = err; err != nil {
+				break
+			}
+			if good++; good == 4 {
+				require.NoError(t, os.WriteFile(path, file.Bytes(), 0o666))
+			}
+		}
+		require.Equal(t, 4, good)
+		require.ErrorIs(t, failed, ErrFormat)
+		require.ErrorContains(t, failed, path+": the file changed since it was opened; leave data alone during training")
 		require.NoError(t, m.Close())
 	}
 }
@@ -205,7 +235,7 @@ func (closable) Close() error { return nil }
 
 // The error of a disk that fails is not ErrFormat.
 func TestFailingDisk(t *testing.T) {
-	on := diskArray{file: &diskFile{"x.npy", badDisk{}}, of: dtype.For[float32]()}
+	on := diskArray{file: &diskFile{path: "x.npy", r: badDisk{}}, of: dtype.For[float32]()}
 	err := on.copyTo(make(vec[float32], 1), 0, 0, 1)
 	require.ErrorIs(t, err, syscall.EIO)
 	require.NotErrorIs(t, err, ErrFormat)

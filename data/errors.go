@@ -5,22 +5,23 @@ import (
 	"fmt"
 	"strings"
 
-	"steadyfit/internal/english"
+	"steadyfit/data/internal/fault"
+	"steadyfit/internal/texts"
 	"steadyfit/option"
 )
 
 // Errors for errors.Is. A missing or unreadable file is fs.ErrNotExist or fs.ErrPermission.
 var (
 	// ErrFormat means that the data is malformed.
-	ErrFormat = errors.New("malformed data")
+	ErrFormat = fault.ErrFormat
 	// ErrUnsupported means that this package cannot read the data.
-	ErrUnsupported = errors.New("not supported")
+	ErrUnsupported = fault.ErrUnsupported
 	// ErrField means that a field does not exist, exists twice, or has the wrong type.
 	ErrField = errors.New("wrong field")
 	// ErrNoSplit means that the source does not have the part in Options.Split.
 	ErrNoSplit = errors.New("no such part")
 	// ErrTooLarge means that the data exceeds Options.MaxBytes or another limit.
-	ErrTooLarge = errors.New("larger than allowed")
+	ErrTooLarge = fault.ErrTooLarge
 	// ErrLabel means that a label is not a class of the model.
 	ErrLabel = errors.New("label out of range")
 	// ErrValue means that a value is NaN or infinite, or outside the range of the model's input.
@@ -74,31 +75,26 @@ const maxProblems = 10
 type problems struct {
 	source string
 	errs   []error
-	all    int  // number of problems that were added; errs has the first ones
-	some   bool // whether problems were left out and not counted
-	// columns has the number of errors that addCell got, by column.
+	all    int // number of problems that were added; errs has the first ones
+	// columns has the number of errors that addCell got, by column; more reports whether it left some out.
 	columns map[string]int
+	more    bool
 }
 
-// maxInColumn is the maximum number of cells of a column that an error describes, so that a column of
-// text among numbers leaves room for other columns.
-const maxInColumn = 2
-
-// addCell adds an error of a cell, like add. Callers do not read further cells of a column for which
-// full returns true.
+// addCell adds an error of a cell, like add, unless its column has two errors, so that a column of text among
+// numbers leaves room for other columns.
 func (p *problems) addCell(err error) bool {
 	if row := (*RowError)(nil); errors.As(err, &row) && row.Column != "" {
 		if p.columns == nil {
 			p.columns = map[string]int{}
 		}
-		p.columns[row.Column]++
-		p.some = p.some || p.full(row.Column)
+		if p.columns[row.Column]++; p.columns[row.Column] > 2 {
+			p.more = true
+			return true
+		}
 	}
 	return p.add(err)
 }
-
-// full reports whether a column has maxInColumn errors.
-func (p *problems) full(column string) bool { return p.columns[column] >= maxInColumn }
 
 // add adds an error. It returns false once there are maxProblems errors.
 func (p *problems) add(err error) bool {
@@ -114,7 +110,7 @@ func (p *problems) err() error {
 	if p.all == 0 {
 		return nil
 	}
-	if p.all == 1 {
+	if p.all == 1 && !p.more {
 		return p.errs[0]
 	}
 	fix := ""
@@ -127,13 +123,11 @@ func (p *problems) err() error {
 			}
 		}
 	}
-	which := english.Count(p.all, "problem")
+	which := texts.Count(p.all, "problem")
 	switch {
-	case p.some && p.all < maxProblems:
+	case p.all < maxProblems && p.more:
 		which = "the first problems of each column"
-	case p.all > maxProblems:
-		which = fmt.Sprintf("%d problems, of which the first %d are", p.all, maxProblems)
-	case p.all == maxProblems:
+	case p.all >= maxProblems:
 		which = fmt.Sprintf("the first %d problems", maxProblems)
 	}
 	return fmt.Errorf("%s: %s:\n%w", p.source, which, errors.Join(p.errs...))

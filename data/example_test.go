@@ -45,7 +45,8 @@ func Example() {
 // Augment changes images in each epoch, whether they are in memory or decoded from files.
 func ExampleInMemory_Augment() {
 	images, err := data.New("images",
-		data.Field{Name: "x", Array: data.Array{Shape: []int{4, 1, 3, 1}, Values: []uint8{1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}}})
+		data.Field{Name: "x", Array: data.Array{Shape: []int{4, 1, 3, 1},
+			Values: []uint8{1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}}})
 	if err != nil {
 		fmt.Println(err)
 		return

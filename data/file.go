@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"steadyfit/data/internal/fault"
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
@@ -53,28 +54,17 @@ type Options struct {
 	MaxBytes int64
 }
 
-const formats = ".npz, .npy, .csv, .jsonl (both also .gz), a folder in MNIST's layout (IDX), a folder of .npy files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar), Parquet or Arrow files (.arrow, .feather; one, a folder or a pattern), or builtin:NAME"
-
-// known has the names of common formats that Open does not support, by extension.
-var known = map[string]string{
-	".h5":     "HDF5",
-	".hdf5":   "HDF5",
-	".mat":    "MATLAB",
-	".pkl":    "Python pickle",
-	".pickle": "Python pickle",
-	".zip":    "zip",
-	".tgz":    "tar",
-	".tsv":    "tab-separated",
-	".json":   "JSON",
-}
+const formats = ".npz, .npy, .csv, .tsv, .jsonl (also .gz), a folder in MNIST's layout (IDX), a folder of .npy " +
+	"files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar), Parquet or " +
+	"Arrow files (.arrow, .feather; one, a folder or a pattern), or builtin:NAME"
 
 // Open reads the dataset at a path. The extension of a file selects the format: .npz, .npy, .csv,
-// .csv.gz, .jsonl, .jsonl.gz, or .tfrecord. A folder contains class folders of images (ImageOptions)
-// or of texts, .npy files, TFRecord files or MNIST's files. builtin:NAME is a dataset of Builtin.
+// .csv.gz, .jsonl, .jsonl.gz, .tfrecord, .tar, .parquet, .arrow or .feather. A folder contains class folders of
+// images (ImageOptions) or of texts, .npy files, TFRecord, WebDataset, Parquet or Arrow files, or MNIST's
+// files. builtin:NAME is a dataset of Builtin.
 //
-// The path of TFRecord files may be a pattern such as train-*.tfrecord, or one of several files with
-// names such as train-00003-of-00010.tfrecord, all of which are read. The samples are read again when
-// a batch needs them.
+// The path of TFRecord, WebDataset, Parquet and Arrow files may be a pattern such as train-*.tfrecord. The
+// samples of TFRecord and WebDataset files are read again when a batch needs them.
 //
 // A text is the content of a .txt file, byte for byte, in UTF-8 and of at most 16 MiB. The samples of
 // class folders are sorted by class and name, so shuffle them for training.
@@ -96,11 +86,7 @@ func Open(path string, o Options) (*InMemory, error) {
 
 // isTable reports whether the samples are rows of a table.
 func (m *InMemory) isTable() bool {
-	if m.records == nil {
-		return m.lines != nil
-	}
-	_, table := m.records.format.(tableFormat)
-	return table
+	return m.lines != nil || m.parts != nil
 }
 
 func open(path string, o Options) (*InMemory, error) {
@@ -129,32 +115,28 @@ func open(path string, o Options) (*InMemory, error) {
 		return openFolder(path, o, limit)
 	}
 	base := strings.ToLower(filepath.Base(path))
-	ext, plain := filepath.Ext(base), filepath.Ext(strings.TrimSuffix(base, ".gz"))
+	ext, plain := filepath.Ext(base), plainExt(path)
 	switch {
 	case ext == ".npz":
 		return openNPZ(path, o, limit)
-	case ext == ".npy", plain == ".csv", plain == ".jsonl":
+	case ext == ".npy", plain == ".csv", plain == ".tsv", plain == ".jsonl":
 		if err := onePart(path, o.Split); err != nil {
 			return nil, err
 		}
-		switch plain {
-		case ".csv":
-			return openTable(path, o.CSV, limit, readCSV)
-		case ".jsonl":
-			return openTable(path, o.CSV, limit, readJSONL)
+		if ext == ".npy" {
+			return openOneNPY(path, o, limit)
 		}
-		return openOneNPY(path, o, limit)
-	case strings.Contains(base, "idx1-ubyte"), strings.Contains(base, "idx3-ubyte"):
-		return nil, fmt.Errorf("%s: IDX images and labels are two files; use the folder that contains both, %s: %w", path, filepath.Dir(path), ErrUnsupported)
-	case imageKind.has(plain):
-		return nil, fmt.Errorf("%s is one image; use a folder with one sub-folder per class: %w", path, ErrUnsupported)
-	case known[plain] != "":
-		return nil, fmt.Errorf("%s: %s files are %w; supported are %s. In Python, numpy.savez(\"data.npz\", x=..., y=...) writes a supported file", path, known[plain], ErrUnsupported, formats)
+		return openText(path, o, limit)
 	}
-	if found, err := openRecordFile(path, o); found != nil || err != nil {
-		return found, err
+	if recordKind(path) != "" {
+		if err := onePart(path, o.Split); err != nil {
+			return nil, err
+		}
+		return openRecordFiles(path, []string{path}, o)
 	}
-	return nil, fmt.Errorf("%s: the extension %q is %w; supported are %s", path, filepath.Ext(path), ErrUnsupported, formats)
+	return nil, fmt.Errorf("%s: the extension %q is %w; supported are %s. In Python, numpy.savez(\"data.npz\", x=..., "+
+		"y=...) writes a supported file",
+		path, filepath.Ext(path), ErrUnsupported, formats)
 }
 
 // part returns the part to read from a source that does not distinguish validation from test.
@@ -205,67 +187,52 @@ func openFolder(path string, o Options, l *limit) (*InMemory, error) {
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	var arrays []string
-	folders := false
+	var arrays, records, folders []string
 	for _, e := range entries {
 		name := e.Name()
 		switch {
 		case ignored(name):
 		case e.IsDir():
-			folders = true
+			folders = append(folders, name)
 		case strings.Contains(name, "-images") && strings.Contains(name, "idx3-ubyte"):
 			return openIDX(path, o.part(), l)
 		case filepath.Ext(name) == ".npy":
 			arrays = append(arrays, filepath.Join(path, name))
+		case recordKind(name) != "" && !strings.HasPrefix(name, "cache-"): // such as Dataset.map of Hugging Face writes
+			records = append(records, filepath.Join(path, name))
 		}
 	}
-	switch {
+	switch part, err := partFolder(path, folders, o.Split); {
+	case err != nil:
+		return nil, err
 	case len(arrays) > 0:
 		return openNPY(path, arrays, o, l)
-	case folders && imageKind.in(path):
-		d, err := newImageDecoder(o.Images)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		return openClassPart(path, o.Split, o.Images.Classes, d)
+	case len(records) > 0 && !imageKind.isBelow(path):
+		return openRecordFolder(path, records, o)
+	case part != "":
+		o.Split = ""
+		return openFolder(part, o, l)
+	case slices.ContainsFunc(folders, func(name string) bool { return strings.Contains(name, "=") }):
+		return nil, fmt.Errorf("%s: folders such as %s are partitions of a table (Hive), which is %w: write one file, or "+
+			"give the pattern %s without the columns in the names of folders", path, folders[0], ErrUnsupported,
+			filepath.Join(path, "*", "*.parquet"))
+	case len(folders) == 0:
+		return openFlat(path, entries, o)
 	}
-	if found, err := openRecordPart(path, o); found != nil || err != nil {
-		return found, err
-	}
-	if folders && textKind.in(path) {
-		classes := o.CSV.Classes
-		if len(classes) == 0 {
-			classes = o.CSV.Names
-		}
-		return openClassPart(path, o.Split, classes, textDecoder{})
-	}
-	switch kind := flatKind(entries); {
-	case folders:
-		return openRecordFolders(path, kind, o, l)
-	case kind != nil:
-		return openFlat(path, kind, o)
-	}
-	return nil, unknownFolder(path)
+	return openClasses(path, o)
 }
 
 func unknownFolder(path string) error {
-	return fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, WebDataset, Parquet or Arrow files, or class folders of images or texts; supported are %s: %w", path, formats, ErrUnsupported)
-}
-
-// flatKind returns the kind of the files of a folder, images before texts, or nil.
-func flatKind(entries []fs.DirEntry) *fileKind {
-	for _, kind := range []*fileKind{imageKind, textKind} {
-		if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !ignored(e.Name()) && kind.has(e.Name()) }) {
-			return kind
-		}
-	}
-	return nil
+	return fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, "+
+		"WebDataset, Parquet or Arrow files, or class folders of images or texts; supported are %s: %w", path, formats,
+		ErrUnsupported)
 }
 
 // onePart returns an error if the test or validation part of a source with one part is requested.
 func onePart(path, split string) error {
 	if split == "test" || split == "validation" {
-		return fmt.Errorf("%s: part %q: %w: the file has only one part; use the file of the other part, or split off a fraction", path, split, ErrNoSplit)
+		return fmt.Errorf("%s: part %q: %w: the file has only one part; use the file of the other part, or split off a "+
+			"fraction", path, split, ErrNoSplit)
 	}
 	return nil
 }
@@ -283,7 +250,9 @@ func openFile(path string) (*os.File, int64, error) {
 	case info.IsDir():
 		return nil, 0, fmt.Errorf("%s is a folder, not a file: %w", path, ErrFormat)
 	case !info.Mode().IsRegular():
-		return nil, 0, fmt.Errorf("%s is not a regular file; a dataset is read more than once, so copy it to a file first: %w", path, ErrUnsupported)
+		return nil, 0, fmt.Errorf("%s is not a regular file; a dataset is read more than once, "+
+			"so copy it to a file first: %w",
+			path, ErrUnsupported)
 	case info.Size() == 0:
 		return nil, 0, fmt.Errorf("%s is empty; %s: %w", path, interrupted, ErrFormat)
 	}
@@ -295,7 +264,7 @@ func openFile(path string) (*os.File, int64, error) {
 }
 
 func openError(path string, err error) error {
-	err = withoutPath(err)
+	err = fault.WithoutPath(err)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return files.Missing(path, err)
@@ -303,13 +272,6 @@ func openError(path string, err error) error {
 		return fmt.Errorf("%s: %w; give the user of this process the right to read it (chmod a+r)", path, err)
 	}
 	return fmt.Errorf("%s: %w", path, err)
-}
-
-func withoutPath(err error) error {
-	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
-		return pe.Err
-	}
-	return err
 }
 
 // limit counts the decompressed bytes that may still be read from a dataset. nil means no limit.
@@ -324,31 +286,23 @@ func newLimit(max int64) *limit {
 	return &limit{max: max, left: max}
 }
 
-// again returns a new, unused limit of the same size.
-func (l *limit) again() *limit {
-	if l == nil {
-		return nil
-	}
-	return newLimit(l.max)
-}
-
-// expect returns an error if count values of size bytes each, held that many times (copies), exceed the
-// limit. Otherwise it returns the number of bytes to allocate in advance: those of one copy, or likely
-// if there is no limit.
-func (l *limit) expect(count, size, copies int, likely int64) (int64, error) {
+// expect returns an error if count values of size bytes each exceed the limit. Otherwise it returns the number of
+// values to allocate in advance: all, or those in 64 KiB if there is no limit.
+func (l *limit) expect(count, size int) (int, error) {
 	switch {
 	case count > maxInt/size:
 		return 0, fmt.Errorf("%d elements of %d bytes exceed the address space of this machine: %w", count, size, ErrFormat)
 	case l == nil:
-		return likely, nil
-	case count > int(l.left)/size/copies:
+		return min(count, 64<<10/size), nil
+	case count > int(l.left)/size:
 		return 0, l.tooLarge()
 	}
-	return int64(count) * int64(size), nil
+	return count, nil
 }
 
 func (l *limit) tooLarge() error {
-	return option.Errorf("%w: more than %d bytes when decompressed; raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, l.max)
+	return option.Errorf("%w: more than %d bytes when decompressed; raise {Options.MaxBytes} if the data is meant to "+
+		"be that large", ErrTooLarge, l.max)
 }
 
 func (l *limit) reader(r io.Reader) io.Reader {
@@ -381,42 +335,38 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// usualRatio is the assumed compression ratio. If a file expands further, memory grows as the bytes
-// are read.
-const usualRatio = 16
-
-// gunzip decompresses r if its first bytes are those of gzip, and returns the likely number of bytes
-// after decompression. File names are not examined, since browsers decompress downloads without
-// renaming them.
-func gunzip(r io.Reader, size int64) (io.Reader, int64, error) {
+// gunzip decompresses r if its first bytes are those of gzip. File names are not examined, since browsers decompress
+// downloads without renaming them.
+func gunzip(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	magic, err := b.Peek(2)
 	if err != nil && err != io.EOF {
-		return nil, 0, err
+		return nil, err
 	}
 	if !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
-		return b, size, nil
+		return b, nil
 	}
 	z, err := gzip.NewReader(b)
 	if err != nil {
-		return nil, 0, corrupt(err)
+		return nil, corrupt(err)
 	}
-	return z, usualRatio * size, nil
+	return z, nil
 }
 
-func openPlain(path string) (io.ReadCloser, int64, error) {
-	f, size, err := openFile(path)
+// openPlain opens a file that may be compressed.
+func openPlain(path string) (io.ReadCloser, error) {
+	f, _, err := openFile(path)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	r, likely, err := gunzip(f, size)
+	r, err := gunzip(f)
 	if err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
 	}
 	return struct {
 		io.Reader
 		io.Closer
-	}{r, f}, likely, nil
+	}{r, f}, nil
 }
 
 // corrupt adds ErrFormat to the error of a decompressor. Errors of this package and of the disk

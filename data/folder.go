@@ -7,7 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+
+	"steadyfit/data/internal/fault"
+	"steadyfit/option"
 )
 
 // fileKind is a kind of files that class folders hold. Its fields one and many name a file and
@@ -19,17 +23,17 @@ type fileKind struct {
 
 // The format of an image is detected from its content.
 var (
-	imageKind = &fileKind{"an image", "images", []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"}}
+	imageKind = &fileKind{"an image", "images", []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp"}}
 	textKind  = &fileKind{"a text", "texts", []string{".txt"}}
 )
 
-// has reports whether the extension of a path is one of the kind.
+// has reports whether a path has an extension of this kind of file.
 func (k *fileKind) has(path string) bool {
 	return slices.Contains(k.extensions, strings.ToLower(filepath.Ext(path)))
 }
 
-// in reports whether a sub-folder of dir holds files of the kind.
-func (k *fileKind) in(dir string) bool {
+// isBelow reports whether a sub-folder of dir has files of the kind.
+func (k *fileKind) isBelow(dir string) bool {
 	// WalkDir's own errors are ignored here: openClasses reports them.
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil && k.has(path) && !ignored(filepath.Base(path)) && filepath.Dir(path) != filepath.Clean(dir) {
@@ -52,19 +56,37 @@ type fileDecoder interface {
 	describe() string
 }
 
-// openClasses lists a folder of files of one kind. Each sub-folder is a class; its files may be in
+// openClasses lists a folder of images or texts. Each sub-folder is a class; its files may be in
 // nested folders. The workers of the dataset (InMemory.Workers) decode a file when a batch needs it.
 //
 // The field x has the samples of the decoder, and y is the int64 number of the class in FieldSpec.Classes.
-// names are the classes in the order of their numbers; empty means all sub-folders, sorted. Samples are
+// The classes of the options are in the order of their numbers; none means all sub-folders, sorted. Samples are
 // sorted by class and name, so shuffle them for training.
 //
 // Names that begin with a dot, Thumbs.db, desktop.ini and __MACOSX are ignored, and so are files beside
 // the class folders, except for images beside folders of images. Files of another kind inside a class
-// folder are ErrUnsupported. A class folder that is not in names is ErrLabel. A class without files and
+// folder are ErrUnsupported. A class folder that is not one of the classes is ErrLabel. A class without files and
 // a folder without classes are ErrFormat. An error has up to ten such problems. A file that cannot be
 // decoded, such as an empty image, ends the pass that needs it with an error that names the file.
-func openClasses(dir string, names []string, d fileDecoder) (*InMemory, error) {
+func openClasses(dir string, o Options) (*InMemory, error) {
+	var d fileDecoder = textDecoder{}
+	names := o.CSV.Classes
+	if len(names) == 0 {
+		names = o.CSV.Names
+	}
+	switch {
+	case imageKind.isBelow(dir):
+		images, err := newImageDecoder(o.Images)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		d, names = images, o.Images.Classes
+	case !textKind.isBelow(dir):
+		return nil, unknownFolder(dir)
+	}
+	if err := onePart(dir, o.Split); err != nil {
+		return nil, err
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, openError(dir, err)
@@ -87,7 +109,13 @@ func openClasses(dir string, names []string, d fileDecoder) (*InMemory, error) {
 		before := len(files.files)
 		files.list(e.Name(), found)
 		class := slices.Index(classes, e.Name())
-		if class < 0 {
+		if class < 0 && o.CSV.Numbers != "" && !o.Unlabelled {
+			if class, err = strconv.Atoi(e.Name()); err != nil {
+				found.add(option.Errorf("%s: the name of the class folder is not a number, and labels are numbers, because %s: "+
+					"list the names in the order of their numbers ({CSVOptions.Classes}): %w", filepath.Join(dir, e.Name()),
+					o.CSV.Numbers, ErrLabel))
+			}
+		} else if class < 0 {
 			class = len(classes)
 			classes = append(classes, e.Name())
 		}
@@ -108,24 +136,32 @@ func openClasses(dir string, names []string, d fileDecoder) (*InMemory, error) {
 }
 
 func noClasses(dir string, kind *fileKind) error {
-	return fmt.Errorf("%s: it has no class folders: put the %s of each class in a sub-folder with the name of the class (%s, %s, ...); only a prediction needs no classes: %w",
+	return fmt.Errorf("%s: it has no class folders: put the %s of each class in a sub-folder with the name of the "+
+		"class (%s, %s, ...); only a prediction needs no classes: %w",
 		dir, kind.many, filepath.Join(dir, "cat"), filepath.Join(dir, "dog"), ErrFormat)
 }
 
-// openFlat lists a folder of files of one kind without class folders. The only field is x.
-func openFlat(dir string, kind *fileKind, o Options) (*InMemory, error) {
-	if !o.Unlabelled {
-		return nil, noClasses(dir, kind)
-	}
-	if err := onePart(dir, o.Split); err != nil {
-		return nil, err
+// openFlat lists a folder of images or texts without class folders. The only field is x.
+func openFlat(dir string, entries []fs.DirEntry, o Options) (*InMemory, error) {
+	has := func(kind *fileKind) bool {
+		return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !ignored(e.Name()) && kind.has(e.Name()) })
 	}
 	files, found := &classFiles{fileDecoder: textDecoder{}, dir: dir}, &problems{source: dir}
-	if kind == imageKind {
+	switch images := has(imageKind); {
+	case !images && !has(textKind):
+		return nil, unknownFolder(dir)
+	case !o.Unlabelled && images:
+		return nil, noClasses(dir, imageKind)
+	case !o.Unlabelled:
+		return nil, noClasses(dir, textKind)
+	case images:
 		var err error
 		if files.fileDecoder, err = newImageDecoder(o.Images); err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
+	}
+	if err := onePart(dir, o.Split); err != nil {
+		return nil, err
 	}
 	if files.walk("", found); found.all > 0 {
 		return nil, found.err()
@@ -153,76 +189,37 @@ func partNames(split string) []string {
 	return trained
 }
 
-// openClassPart opens the part split of a folder of files. The folder has parts if all its
-// sub-folders have names of parts and contain class folders; "train" may also be a class.
-func openClassPart(dir, split string, names []string, d fileDecoder) (*InMemory, error) {
-	found, part, divided, err := partFolders(dir, names, d.kind().in)
-	if err != nil {
-		return nil, err
-	}
-	if divided {
-		if chosen, err := partFolder(dir, split, found); err != nil {
-			return nil, err
-		} else if chosen != "" {
-			return openClasses(chosen, names, d)
-		}
-	}
-	if part != "" {
-		return nil, fmt.Errorf("%s: the folder has the name of a part and contains folders of %s, so it is not a class: open it by itself, or leave only folders named %q and %q in %s: %w",
-			part, d.kind().many, trained, tested, dir, ErrFormat)
-	}
-	if err := onePart(dir, split); err != nil {
-		return nil, err
-	}
-	return openClasses(dir, names, d)
-}
-
-// partFolder returns which of the folders found has the part split, or "" if none is for training.
-func partFolder(dir, split string, found map[string]string) (string, error) {
+// partFolder returns the sub-folder with a part, or "" if the sub-folders are not parts. They are parts if all of
+// them have names of parts, and one has the training part.
+func partFolder(dir string, folders []string, split string) (string, error) {
 	first := func(names []string) string {
-		i := slices.IndexFunc(names, func(name string) bool { return found[name] != "" })
-		if i < 0 {
-			return ""
+		for _, name := range names {
+			for _, folder := range folders {
+				if strings.EqualFold(folder, name) {
+					return filepath.Join(dir, folder)
+				}
+			}
 		}
-		return found[names[i]]
+		return ""
 	}
-	switch train, chosen := first(trained), first(partNames(split)); {
-	case train == "":
+	isOther := func(folder string) bool {
+		name := strings.ToLower(folder)
+		return !slices.Contains(trained, name) && !slices.Contains(tested, name)
+	}
+	train, chosen := first(trained), first(partNames(split))
+	switch {
+	case train == "" || slices.ContainsFunc(folders, isOther):
 		return "", nil
 	case chosen == "":
-		return "", fmt.Errorf("%s: part %q: %w: no folder %q beside %s", dir, split, ErrNoSplit, partNames(split), filepath.Base(train))
-	default:
-		return chosen, nil
+		return "", fmt.Errorf("%s: part %q: %w: no folder %q beside %s", dir, split, ErrNoSplit, partNames(split),
+			filepath.Base(train))
 	}
-}
-
-// partFolders returns the sub-folders of a folder by their names in lower case. part is a
-// sub-folder that has the name of a part, holds data and is not a class. divided reports whether
-// all sub-folders are parts.
-func partFolders(dir string, classes []string, holds func(dir string) bool) (found map[string]string, part string, divided bool, err error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, "", false, openError(dir, err)
-	}
-	found, divided = map[string]string{}, true
-	for _, e := range entries {
-		if ignored(e.Name()) || !e.IsDir() {
-			continue
-		}
-		name := strings.ToLower(e.Name())
-		path := filepath.Join(dir, e.Name())
-		isPart := (slices.Contains(trained, name) || slices.Contains(tested, name)) && holds(path)
-		divided = divided && isPart && found[name] == ""
-		found[name] = path
-		if isPart && !slices.Contains(classes, e.Name()) {
-			part = path
-		}
-	}
-	return found, part, divided, nil
+	return chosen, nil
 }
 
 func ignored(name string) bool {
-	return strings.HasPrefix(name, ".") || slices.Contains([]string{"thumbs.db", "desktop.ini", "__macosx"}, strings.ToLower(name))
+	return strings.HasPrefix(name, ".") || slices.Contains([]string{"thumbs.db", "desktop.ini", "__macosx"},
+		strings.ToLower(name))
 }
 
 func list(names []string) string {
@@ -243,7 +240,7 @@ type classFiles struct {
 	files []classFile
 }
 
-// classFile is a file. Its path is relative to the folder of the dataset.
+// classFile is a file of classFiles. path is relative to classFiles.dir.
 type classFile struct {
 	path string
 	size int64
@@ -279,11 +276,23 @@ func (f *classFiles) isClass(name string) (bool, error) {
 	case err != nil:
 		return false, openError(path, err)
 	case !info.IsDir() && f.kind() == imageKind && imageKind.has(path):
-		return false, fmt.Errorf("%s: the image is not in a class folder: move it to the folder of its class: %w", path, ErrFormat)
+		return false, fmt.Errorf("%s: the image is not in a class folder: move it to the folder of its class: %w", path,
+			ErrFormat)
 	case info.IsDir() && len(classes) > 0 && !slices.Contains(classes, name):
-		return false, fmt.Errorf("%s: the folder is not one of the %d classes %s: rename it, or move it elsewhere: %w", path, len(classes), list(classes), ErrLabel)
+		return false, fmt.Errorf("%s: the folder is not one of the %d classes %s: rename it, or move it elsewhere: %w", path,
+			len(classes), list(classes), ErrLabel)
 	}
-	return info.IsDir(), nil
+	return info.IsDir(), f.checkPart(name)
+}
+
+// checkPart returns an error if an entry of the folder has the name of a part and contains class folders.
+func (f *classFiles) checkPart(name string) error {
+	path, part := filepath.Join(f.dir, name), strings.ToLower(name)
+	if len(f.names) > 0 || !slices.Contains(trained, part) && !slices.Contains(tested, part) || !f.kind().isBelow(path) {
+		return nil
+	}
+	return fmt.Errorf("%s: the folder has the name of a part and contains folders of %s, so it is not a class: open it "+
+		"by itself, or leave only folders named %q and %q in %s: %w", path, f.kind().many, trained, tested, f.dir, ErrFormat)
 }
 
 // list adds the files in a class folder.
@@ -291,7 +300,8 @@ func (f *classFiles) list(class string, found *problems) {
 	files, errs := len(f.files), len(found.errs)
 	f.walk(class, found)
 	if path := filepath.Join(f.dir, class); len(f.files) == files && len(found.errs) == errs {
-		found.add(fmt.Errorf("%s: the class folder has no %s: add some, or remove the folder: %w", path, f.kind().many, ErrFormat))
+		found.add(fmt.Errorf("%s: the class folder has no %s: add some, or remove the folder: %w", path, f.kind().many,
+			ErrFormat))
 	}
 }
 
@@ -324,10 +334,12 @@ func (k *fileKind) check(path string, e fs.DirEntry) (size int64, isDir bool, er
 	case err != nil:
 		return 0, false, openError(path, err)
 	case info.IsDir() && e.Type()&fs.ModeSymlink != 0:
-		err = fmt.Errorf("%s: a link to a folder inside a class folder may form a loop: put the %s themselves there: %w", path, k.many, ErrUnsupported)
+		err = fmt.Errorf("%s: a link to a folder inside a class folder may form a loop: put the %s themselves there: %w",
+			path, k.many, ErrUnsupported)
 	case info.IsDir():
 	case !k.has(path):
-		err = fmt.Errorf("%s: the file is %w as %s, and the folder has %s (supported extensions: %s): convert it, or move it out of the folder",
+		err = fmt.Errorf("%s: the file is %w as %s, and the folder has %s (supported extensions: %s): convert it, or move "+
+			"it out of the folder",
 			path, ErrUnsupported, k.one, k.many, strings.Join(k.extensions, " "))
 	case !info.Mode().IsRegular():
 		err = fmt.Errorf("%s is not a regular file: move it out of the folder: %w", path, ErrUnsupported)
@@ -339,7 +351,8 @@ func (f *classFiles) make(h *hand, dst vector, at int, s Sample) error {
 	path := filepath.Join(f.dir, f.files[s.Row].path)
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: %w; it existed when the folder was opened: do not change data during training", path, withoutPath(err))
+		return fmt.Errorf("%s: %w; it existed when the folder was opened: do not change data during training", path,
+			fault.WithoutPath(err))
 	}
 	if err != nil {
 		return openError(path, err)

@@ -15,7 +15,7 @@ import (
 // train-images-idx3-ubyte and train-labels-idx1-ubyte, and the part "test" in files whose names
 // start with t10k. Files may be compressed with gzip (.gz).
 //
-// The field x has the type and shape in the file (uint8 [28 28] for MNIST); y is int64. A file that
+// The field x is uint8 and has the shape in the file ([28 28] for MNIST); y is int64. A file that
 // is truncated, too long or not in IDX format is ErrFormat, and so are unequal numbers of images
 // and labels.
 func openIDX(dir, split string, l *limit) (*InMemory, error) {
@@ -41,29 +41,18 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	case len(labels.Shape) != 1:
 		return nil, fmt.Errorf("%s: labels have %d dimensions, expected 1: %w", labelsFile, len(labels.Shape), ErrFormat)
 	case images.Shape[0] != labels.Shape[0]:
-		return nil, fmt.Errorf("%s has %d images, but %s has %d labels: %w", imagesFile, images.Shape[0], labelsFile, labels.Shape[0], ErrFormat)
+		return nil, fmt.Errorf("%s has %d images, but %s has %d labels: %w", imagesFile, images.Shape[0], labelsFile,
+			labels.Shape[0], ErrFormat)
 	}
-	v, err := vectorOf(labels.Values)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", labelsFile, err)
-	}
-	y := make([]int64, v.len())
-	for i := range y {
-		class, ok := v.kind().Int(v.element(i))
-		if !ok {
-			return nil, &RowError{
-				File: labelsFile, Unit: "sample", Row: i, Column: "y",
-				Found: string(appendText(nil, v, i)), Expected: "an integer", Err: ErrFormat,
-			}
-		}
-		y[i] = class
+	var y []int64
+	for _, class := range labels.Values.([]uint8) {
+		y = append(y, int64(class))
 	}
 	m := &InMemory{name: dir}
-	err = m.addArray("x", images, imagesFile)
-	if err == nil {
-		err = m.add("y", array{labels.Shape, vec[int64](y)}, labelsFile)
+	if err := m.addArray("x", images, imagesFile); err != nil {
+		return nil, err
 	}
-	return m.opened(err)
+	return m, m.add("y", array{labels.Shape, vec[int64](y)}, labelsFile)
 }
 
 // readIDXFile reads the images or the labels from a file with one of the usual names.
@@ -71,7 +60,7 @@ func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 	for _, name := range []string{stem + "-" + kind, stem + "." + kind} {
 		for _, ext := range []string{"", ".gz"} {
 			path := filepath.Join(dir, name+ext)
-			r, size, err := openPlain(path)
+			r, err := openPlain(path)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
@@ -79,7 +68,7 @@ func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 				return Array{}, "", err
 			}
 			defer r.Close()
-			a, err := readIDX(r, l, size)
+			a, err := readIDX(r, l)
 			if err != nil {
 				return Array{}, "", fmt.Errorf("%s: %w", path, err)
 			}
@@ -89,21 +78,17 @@ func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 	return Array{}, "", fmt.Errorf("%s: %w: %s-%s, plain or .gz", dir, fs.ErrNotExist, stem, kind)
 }
 
-var idxTypes = map[byte]string{
-	0x08: "u1", 0x09: "i1", 0x0b: "i2", 0x0c: "i4", 0x0d: "f4", 0x0e: "f8",
-}
-
-// readIDX reads one array up to the end of r. The header is two zero bytes, the type, the number of
+// readIDX reads one array of bytes up to the end of r. The header is two zero bytes, the type, the number of
 // dimensions, and each dimension as a big-endian uint32.
-func readIDX(r io.Reader, l *limit, likely int64) (Array, error) {
+func readIDX(r io.Reader, l *limit) (Array, error) {
 	r = l.reader(r)
 	var magic [4]byte
 	if n, err := io.ReadFull(r, magic[:]); err != nil {
 		return Array{}, fmt.Errorf("it has %d bytes, too few for an IDX header: %w", n, corrupt(err))
 	}
-	code, ok := idxTypes[magic[2]]
-	if magic[0] != 0 || magic[1] != 0 || !ok {
-		return Array{}, fmt.Errorf("not an IDX file: it starts with % x, expected 00 00, a type (08 to 0e) and the number of dimensions: %w", magic, ErrFormat)
+	if [3]byte(magic[:3]) != [3]byte{0, 0, 8} {
+		return Array{}, fmt.Errorf("not an IDX file of bytes: it starts with % x, expected 00 00 08 and the number of "+
+			"dimensions: %w", magic, ErrFormat)
 	}
 	if magic[3] == 0 {
 		return Array{}, fmt.Errorf("an IDX file without dimensions: %w", ErrFormat)
@@ -116,6 +101,5 @@ func readIDX(r io.Reader, l *limit, likely int64) (Array, error) {
 	for i, d := range dims {
 		shape[i] = int(d)
 	}
-	t := dtype.ByNumPy(code)
-	return readArray(r, l, fileType{kind: t, size: t.Size, order: binary.BigEndian}, shape, false, likely)
+	return readArray(r, l, fileType{kind: dtype.For[uint8](), size: 1, order: binary.BigEndian}, shape, false)
 }

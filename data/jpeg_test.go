@@ -19,18 +19,20 @@ func TestUseJPEG(t *testing.T) {
 	dir := t.TempDir()
 	var file bytes.Buffer
 	require.NoError(t, jpeg.Encode(&file, image.NewRGBA(image.Rect(0, 0, 2, 2)), nil))
-	for _, name := range []string{"a/1.png", "a/2.png", "b/3.png", "b/4.png"} {
+	for _, name := range []string{"classes/a/1.png", "classes/a/2.png", "classes/b/3.png", "classes/b/4.png"} {
 		put(t, dir, name, file.Bytes())
 	}
-	put(t, dir, "b/5.png", pngOf(t, image.NewRGBA(image.Rect(0, 0, 2, 2))))
-	raw, err := os.ReadFile(filepath.Join("testdata", "records", "flowers.tar"))
-	require.NoError(t, err)
-	put(t, dir, "flowers-0.tar", raw)
+	put(t, dir, "classes/b/5.png", pngOf(t, image.NewRGBA(image.Rect(0, 0, 2, 2))))
+	picture := func(file []byte) []byte { return example(map[string]any{"picture": []string{string(file)}}) }
+	put(t, dir, "flowers-0.tfrecord", recordsOf(picture(file.Bytes()), picture(file.Bytes()), picture(pngOf(t, noise(1)))))
+	type row struct{ Picture []byte }
+	put(t, dir, "flowers-0.parquet", parquetOf(t, row{file.Bytes()}, row{pngOf(t, noise(1))}))
 	sevens := func(file []byte, channels int) ([]byte, int, int, error) {
 		return bytes.Repeat([]byte{7}, 2*2*channels), 2, 2, nil
 	}
-	for path, want := range map[string][2]int{dir: {4, 5}, filepath.Join(dir, "flowers-*.tar"): {4, 7}} {
-		m, err := Open(path, Options{Images: ImageOptions{Size: 2}, CSV: CSVOptions{Label: "label"}})
+	for path, want := range map[string][2]int{filepath.Join(dir, "classes"): {4, 5},
+		filepath.Join(dir, "*.tfrecord"): {2, 3}, filepath.Join(dir, "*.parquet"): {1, 2}} {
+		m, err := Open(path, Options{Images: ImageOptions{Size: 2}})
 		require.NoError(t, err)
 		field := imageFields(m)[0]
 		scaled, err := m.Scale(field, 0, 255)

@@ -114,12 +114,14 @@ func (m *InMemory) Workers(n int) *InMemory {
 //
 // name identifies f in messages and checkpoints. Change name when f changes, so that a checkpoint
 // with the old f is rejected.
-func Map[D, S element](m *InMemory, field, name string, shape []int, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
+func Map[D, S element](m *InMemory, field, name string, shape []int,
+	f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	return mapField(m, field, name, shape, false, false, f)
 }
 
 // mapField implements Map. tame and repeats are the results of the methods of maker with these names.
-func mapField[D, S element](m *InMemory, field, name string, shape []int, tame, repeats bool, f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
+func mapField[D, S element](m *InMemory, field, name string, shape []int, tame, repeats bool,
+	f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	v, at, err := m.editable(field)
 	if err != nil {
 		return nil, err
@@ -229,7 +231,8 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 func (c *column) stored() (vector, error) {
 	switch v := c.values.(type) {
 	case nil:
-		return nil, fmt.Errorf("%s: field %q is made when a batch needs it; this operation needs stored values: %w", c.file, c.name, ErrField)
+		return nil, fmt.Errorf("%s: field %q is made when a batch needs it; this operation needs stored values: %w", c.file,
+			c.name, ErrField)
 	case vector:
 		return v, nil
 	default:

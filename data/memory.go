@@ -13,17 +13,19 @@ import (
 
 // InMemory is a dataset with random access to its samples, which are in memory, in a file, or
 // made on demand, such as decoded images. It is immutable and safe for concurrent use. Shuffle,
-// Split, Take, Drop, Rename, Augment and Workers return datasets that share its values.
+// Split, Drop, Rename, Augment and Workers return datasets that share its values.
 //
 // A pass copies samples to buffers that later passes reuse, so a consumer may change a batch in place.
 type InMemory struct {
 	name    string
 	columns []column
-	// rows are the rows of the columns that belong to this dataset; nil means the first n.
+	// rows selects the rows of the columns that are in this dataset; nil selects the first n.
 	rows *subset
 	n    int
 	// lines are the line numbers of all rows in a text file; nil for other sources.
 	lines []int
+	// parts are the files of a table of typed columns; nil for other sources.
+	parts []filePart
 	// files are the open files. Derived datasets share them.
 	files   []io.Closer
 	records *recordSet // nil for other sources
@@ -85,7 +87,8 @@ func (m *InMemory) add(name string, a array, file string) error {
 		return fmt.Errorf("%s: field %q exists twice: %w", m.name, name, ErrField)
 	}
 	if len(a.shape) == 0 {
-		return fmt.Errorf("%s: field %q is a single value; the first dimension of a field must be the number of samples: %w", m.name, name, ErrFormat)
+		return fmt.Errorf("%s: field %q is a single value; the first dimension of a field must be the number of samples: %w",
+			m.name, name, ErrFormat)
 	}
 	if a.values.len() == 0 {
 		return fmt.Errorf("%s: field %q of shape %v has no values: %w", m.name, name, a.shape, ErrFormat)
@@ -128,11 +131,10 @@ func (m *InMemory) Name() string { return m.name }
 func (m *InMemory) Len() int { return m.n }
 
 // HeapBytes returns the size of the arrays in the Go heap, without arrays that stay on disk and samples
-// that are made on demand. A string counts as 16 bytes plus its text. The index of records counts if it
-// is in memory.
+// that are made on demand. A string counts as 16 bytes plus its text. The index of records counts.
 func (m *InMemory) HeapBytes() (sum int64) {
 	if m.records != nil {
-		sum = m.records.index.heapBytes()
+		sum = int64(len(m.records.records)) * recordBytes
 	}
 	for _, c := range m.columns {
 		v, ok := c.values.(vector)
@@ -268,7 +270,7 @@ func (m *InMemory) noField(name string) error {
 
 func (m *InMemory) view() *InMemory {
 	return &InMemory{
-		name: m.name, columns: m.columns, rows: m.rows, n: m.n, lines: m.lines,
+		name: m.name, columns: m.columns, rows: m.rows, n: m.n, lines: m.lines, parts: m.parts,
 		files: m.files, records: m.records, out: m.out, workers: m.workers,
 		shuffled: m.shuffled, seed: m.seed,
 	}
@@ -309,7 +311,7 @@ func (m *InMemory) workspace(samples int) (*workspace, error) {
 	return &workspace{slab: s, hands: m.hands(nil)}, err
 }
 
-// slab contains the values of consecutive batches. It caches their Fields, since storing a slice in
+// slab contains the values of a batch. It caches their Fields, since storing a slice in
 // an interface allocates.
 type slab struct {
 	samples int // capacity
@@ -319,7 +321,7 @@ type slab struct {
 	kept    bool         // set by Batch.Keep
 	turn    atomic.Int64 // incremented when Prefetched reuses the slab
 	shown   map[part][]Field
-	handed  []handed // the batches in this slab, if a ring uses it
+	reading slabBatch // the batch in this slab, if a ring uses it
 }
 
 type part struct{ at, size int }

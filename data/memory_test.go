@@ -96,7 +96,8 @@ func TestNewRefuses(t *testing.T) {
 		{"same name", []Field{{"x", one}, {"x", one}}, ErrField, `"x" exists twice`},
 		{"type", []Field{{"x", Array{[]int{1}, []int{1}}}}, ErrUnsupported, "type []int"},
 		{"no values", []Field{{"x", Array{[]int{1}, nil}}}, ErrUnsupported, "type <nil>"},
-		{"shape", []Field{{"x", Array{[]int{2, 2}, []int8{1, 2, 3}}}}, ErrFormat, "shape [2 2] has 4 elements, but there are 3"},
+		{"shape", []Field{{"x", Array{[]int{2, 2}, []int8{1, 2, 3}}}}, ErrFormat,
+			"shape [2 2] has 4 elements, but there are 3"},
 		{"negative", []Field{{"x", Array{[]int{-1}, []int8{}}}}, ErrFormat, "negative"},
 		{"overflow", []Field{{"x", Array{[]int{1 << 40, 1 << 40}, []int8{}}}}, ErrFormat, "address"},
 		{"scalar", []Field{{"x", Array{nil, []int8{1}}}}, ErrFormat, "single value"},
@@ -116,7 +117,8 @@ func TestNewRefuses(t *testing.T) {
 func TestEveryElementType(t *testing.T) {
 	all := []any{
 		[]float32{1, 2, 3}, []float64{1, 2, 3}, []int8{1, 2, 3}, []int16{1, 2, 3}, []int32{1, 2, 3}, []int64{1, 2, 3},
-		[]uint8{1, 2, 3}, []uint16{1, 2, 3}, []uint32{1, 2, 3}, []uint64{1, 2, 3}, []bool{true, false, true}, []string{"a", "b", "c"},
+		[]uint8{1, 2, 3}, []uint16{1, 2, 3}, []uint32{1, 2, 3}, []uint64{1, 2, 3}, []bool{true, false, true},
+		[]string{"a", "b", "c"},
 	}
 	var fields []Field
 	for i, v := range all {
@@ -300,7 +302,8 @@ func TestOrderIsAFairPermutation(t *testing.T) {
 func TestShuffle(t *testing.T) {
 	m := counted(t, 100)
 	s := m.Shuffle(5)
-	first, again, next := samples(t, s, Pass{Batch: 7}), samples(t, s, Pass{Batch: 9}), samples(t, s, Pass{Batch: 7, Epoch: 1})
+	first, again, next := samples(t, s, Pass{Batch: 7}), samples(t, s, Pass{Batch: 9}),
+		samples(t, s, Pass{Batch: 7, Epoch: 1})
 	require.Equal(t, first, again, "the order does not depend on the batch size")
 	require.NotEqual(t, first, next)
 	require.NotEqual(t, first, samples(t, m.Shuffle(6), Pass{Batch: 7}))
@@ -344,22 +347,6 @@ func TestSplit(t *testing.T) {
 		_, _, err := m.Split(bad, 1)
 		require.Error(t, err, "%v", bad)
 	}
-}
-
-func TestTake(t *testing.T) {
-	m := counted(t, 10)
-	three, err := m.Take(3)
-	require.NoError(t, err)
-	require.Equal(t, upTo(3), samples(t, three, Pass{Batch: 2}))
-	all, err := m.Take(11)
-	require.NoError(t, err)
-	require.Equal(t, 10, all.Len())
-	_, err = m.Take(0)
-	require.Error(t, err)
-	// Take selects the same samples before and after Shuffle.
-	x, err := m.Shuffle(1).Take(3)
-	require.NoError(t, err)
-	require.Equal(t, samples(t, three.Shuffle(1), Pass{Batch: 3}), samples(t, x, Pass{Batch: 3}))
 }
 
 func TestSelectAndRename(t *testing.T) {
@@ -407,7 +394,8 @@ func TestWithSampleWeights(t *testing.T) {
 		weights map[int64]float64
 	}{
 		{m, "z", nil}, {m, "wide", nil}, {m, "text", nil}, {w, "y", nil},
-		{m, "y", map[int64]float64{1: -1}}, {m, "y", map[int64]float64{1: math.NaN()}}, {m, "y", map[int64]float64{1: math.Inf(1)}},
+		{m, "y", map[int64]float64{1: -1}}, {m, "y", map[int64]float64{1: math.NaN()}},
+		{m, "y", map[int64]float64{1: math.Inf(1)}},
 	} {
 		_, err := WithSampleWeights(c.from, c.field, c.weights)
 		require.Error(t, err)

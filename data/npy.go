@@ -3,18 +3,21 @@ package data
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"steadyfit/internal/dtype"
+	"steadyfit/option"
 )
 
 // A .npy file consists of a magic string, a version, a header length, a header that is a Python dict
@@ -57,12 +60,14 @@ func openNPY(name string, paths []string, o Options, l *limit) (*InMemory, error
 		return nil, err
 	}
 	m := &InMemory{name: name}
+	m.leaveOut(chosen, o.Ignore)
 	found := problems{source: name}
 	for _, n := range names {
 		if chosen[n] == "" {
 			continue
 		}
-		if err := m.openArray(chosen[n], byField[n], o.OnDisk, l); err != nil && (!found.add(err) || errors.Is(err, ErrTooLarge)) {
+		if err := m.openArray(chosen[n], byField[n], o.OnDisk, l); err != nil &&
+			(!found.add(err) || errors.Is(err, ErrTooLarge)) {
 			break
 		}
 	}
@@ -82,7 +87,7 @@ func (m *InMemory) openArray(field, path string, onDisk bool, l *limit) error {
 		return err
 	}
 	if onDisk {
-		stays := &diskFile{path, f}
+		stays := newDiskFile(path, f)
 		a, ok, err := stays.array(0, size, l)
 		if ok {
 			m.files = append(m.files, stays)
@@ -93,7 +98,7 @@ func (m *InMemory) openArray(field, path string, onDisk bool, l *limit) error {
 		}
 	}
 	defer f.Close()
-	a, err := readNPY(f, l, size)
+	a, err := readNPY(f, l)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -108,20 +113,20 @@ func openNPZ(path string, o Options, l *limit) (*InMemory, error) {
 		return nil, err
 	}
 	if o.OnDisk {
-		return readNPZ(path, f, size, o.part(), l, &diskFile{path, f})
+		return readNPZ(path, f, size, o, l, newDiskFile(path, f))
 	}
 	defer f.Close()
-	return readNPZ(path, f, size, o.part(), l, nil)
+	return readNPZ(path, f, size, o, l, nil)
 }
 
 // readNPZ reads an archive of size bytes. If stays is not nil, uncompressed arrays stay in that file,
 // which the dataset then owns.
-func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, stays *diskFile) (*InMemory, error) {
+func readNPZ(name string, r io.ReaderAt, size int64, o Options, l *limit, stays *diskFile) (*InMemory, error) {
 	m := &InMemory{name: name}
 	if stays != nil {
 		m.files = []io.Closer{stays}
 	}
-	err := m.readMembers(r, size, split, l, stays)
+	err := m.readMembers(r, size, o, l, stays)
 	if err == nil && !slices.ContainsFunc(m.columns, column.isOnDisk) {
 		err = m.Close()
 		m.files = nil
@@ -129,15 +134,27 @@ func readNPZ(name string, r io.ReaderAt, size int64, split string, l *limit, sta
 	return m.opened(err)
 }
 
+// leaveOut removes ignored fields from the arrays to read.
+func (m *InMemory) leaveOut(chosen map[string]string, ignore []string) {
+	for name, field := range chosen {
+		if slices.Contains(ignore, field) {
+			m.out = append(m.out, field)
+			delete(chosen, name)
+		}
+	}
+}
+
 const maxArrays = 1024
 
-func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit, stays *diskFile) error {
+func (m *InMemory) readMembers(r io.ReaderAt, size int64, o Options, l *limit, stays *diskFile) error {
 	archive, err := zip.NewReader(r, size)
 	if err != nil {
-		return fmt.Errorf("%s is not a .npz file, which is a zip archive (truncated, or another format?): %w: %w", m.name, err, ErrFormat)
+		return fmt.Errorf("%s is not a .npz file, which is a zip archive (truncated, or another format?): %w: %w", m.name,
+			err, ErrFormat)
 	}
 	if len(archive.File) > maxArrays {
-		return fmt.Errorf("%s: the archive has %d arrays; expected at most %d, one for each input: %w", m.name, len(archive.File), maxArrays, ErrFormat)
+		return fmt.Errorf("%s: the archive has %d arrays; expected at most %d, one for each input: %w", m.name,
+			len(archive.File), maxArrays, ErrFormat)
 	}
 	var names []string
 	for _, f := range archive.File {
@@ -153,13 +170,11 @@ func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit
 	if len(names) == 0 {
 		return fmt.Errorf("%s: the archive is empty: %w", m.name, ErrFormat)
 	}
-	chosen, err := parts(m.name, split, names)
+	chosen, err := parts(m.name, o.part(), names)
 	if err != nil {
 		return err
 	}
-	if err := plausible(archive, size); err != nil {
-		return fmt.Errorf("%s: %w", m.name, err)
-	}
+	m.leaveOut(chosen, o.Ignore)
 	found := problems{source: m.name}
 	for i, f := range archive.File {
 		if chosen[names[i]] == "" {
@@ -178,34 +193,22 @@ func (m *InMemory) readMembers(r io.ReaderAt, size int64, split string, l *limit
 	return found.err()
 }
 
-// plausible returns an error if the members are larger than deflate can compress to size bytes
-// (a factor of 1032): they overlap, or their sizes are false.
-func plausible(archive *zip.Reader, size int64) error {
-	const ratio = 1032
-	var total uint64
-	for _, f := range archive.File {
-		if total += f.UncompressedSize64; f.UncompressedSize64 > 1<<62 || total > uint64(size)*ratio {
-			return fmt.Errorf("the members of the archive are too large for its %d bytes: %w", size, ErrFormat)
-		}
-	}
-	return nil
-}
-
 func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, stays *diskFile) (array, error) {
 	if stays != nil && f.Method == zip.Store && f.CompressedSize64 == f.UncompressedSize64 {
 		offset, err := f.DataOffset()
 		if err != nil {
 			return array{}, corrupt(err)
 		}
-		length := int64(f.UncompressedSize64) // plausible has limited the size to 2^62
-		if offset < 0 || length > size-offset {
-			return array{}, fmt.Errorf("%d bytes from byte %d on exceed the %d bytes of the archive: %w", length, offset, size, ErrFormat)
+		length := int64(f.UncompressedSize64)
+		if offset < 0 || length < 0 || length > size-offset {
+			return array{}, fmt.Errorf("%d bytes from byte %d on exceed the %d bytes of the archive: %w", length, offset, size,
+				ErrFormat)
 		}
 		if a, ok, err := stays.array(offset, length, l); ok || err != nil {
 			return a, err
 		}
 	}
-	if _, err := l.expect(int(f.UncompressedSize64), 1, 1, 0); err != nil {
+	if _, err := l.expect(int(f.UncompressedSize64), 1); err != nil {
 		return array{}, err
 	}
 	member, err := f.Open()
@@ -213,7 +216,7 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, stays *diskFil
 		return array{}, corrupt(err)
 	}
 	defer member.Close()
-	a, err := readNPY(member, l, min(int64(f.UncompressedSize64), usualRatio*size))
+	a, err := readNPY(member, l)
 	if err != nil {
 		return array{}, err
 	}
@@ -221,8 +224,8 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, stays *diskFil
 	return array{a.Shape, v}, err
 }
 
-// readNPY reads one array up to the end of r, which has about likely bytes.
-func readNPY(r io.Reader, l *limit, likely int64) (Array, error) {
+// readNPY reads one array up to the end of r.
+func readNPY(r io.Reader, l *limit) (Array, error) {
 	r = l.reader(r)
 	h, err := readHeader(r)
 	if err != nil {
@@ -232,7 +235,7 @@ func readNPY(r io.Reader, l *limit, likely int64) (Array, error) {
 	if err != nil {
 		return Array{}, err
 	}
-	return readArray(r, l, t, h.shape, h.fortran, likely)
+	return readArray(r, l, t, h.shape, h.fortran)
 }
 
 type npyHeader struct {
@@ -249,7 +252,8 @@ func readHeader(r io.Reader) (h npyHeader, err error) {
 		return h, err
 	}
 	if start[0] == 0x80 {
-		return h, fmt.Errorf("a Python pickle, which is %w: reading one runs the code in it; save arrays with numpy.save", ErrUnsupported)
+		return h, fmt.Errorf("a Python pickle, which is %w: reading one runs the code in it; save arrays with numpy.save",
+			ErrUnsupported)
 	}
 	if string(start[:len(npyMagic)]) != npyMagic {
 		return h, fmt.Errorf("not a .npy file: it starts with %q: %w", start[:len(npyMagic)], ErrFormat)
@@ -275,10 +279,42 @@ func readHeader(r io.Reader) (h npyHeader, err error) {
 	if err != nil {
 		return h, fmt.Errorf("truncated in the header: %w: %w", err, ErrFormat)
 	}
-	p := literal{text: string(text)}
-	h = p.dict()
-	if p.err != nil {
-		return h, fmt.Errorf("header %s: %w", quote(string(bytes.TrimSpace(text))), p.err)
+	if h, err = parseHeader(string(text)); err != nil {
+		return h, fmt.Errorf("header %s: %w", quote(string(bytes.TrimSpace(text))), err)
+	}
+	return h, nil
+}
+
+// The parts of a header, which is a Python dict literal.
+var (
+	headerText  = regexp.MustCompile(`^\s*\{.*\}\s*$`)
+	descrText   = regexp.MustCompile(`['"]descr['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|(\[.*\]))`)
+	fortranText = regexp.MustCompile(`['"]fortran_order['"]\s*:\s*(True|False)\b`)
+	shapeText   = regexp.MustCompile(`['"]shape['"]\s*:\s*\(([^()]*)\)`)
+)
+
+func parseHeader(text string) (h npyHeader, err error) {
+	descr, fortran := descrText.FindStringSubmatch(text), fortranText.FindStringSubmatch(text)
+	shape := shapeText.FindStringSubmatch(text)
+	if !headerText.MatchString(text) || descr == nil || fortran == nil || shape == nil {
+		return h, fmt.Errorf("expected a dict with descr, fortran_order and shape: %w", ErrFormat)
+	}
+	h = npyHeader{descr: cmp.Or(descr[1:]...), fortran: fortran[1] == "True", shape: []int{}}
+	sizes := strings.Split(strings.TrimSuffix(strings.TrimSpace(shape[1]), ","), ",")
+	const most = 64 // dimensions, as in NumPy
+	if len(sizes) > most {
+		return h, fmt.Errorf("more than %d dimensions: %w", most, ErrFormat)
+	}
+	for _, size := range sizes {
+		if size == "" && len(sizes) == 1 { // a single value
+			break
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(size))
+		if err != nil || n < 0 {
+			return h, fmt.Errorf("expected a size within the address space of this machine, found %s: %w", quote(size),
+				ErrFormat)
+		}
+		h.shape = append(h.shape, n)
 	}
 	return h, nil
 }
@@ -298,24 +334,10 @@ func npyType(descr string) (fileType, error) {
 	if width, ok := textWidth(code); ok {
 		return fileType{kind: dtype.For[string](), size: width, order: order, utf32: code[0] == 'U'}, nil
 	}
-	what, fix := "elements of type", "convert it with x.astype(\"float32\")"
-	if code != "" {
-		switch code[0] {
-		case 'O':
-			what, fix = "Python objects, stored as a pickle, of type", "give all samples one shape and a number type, or convert text with x.astype(str), then save again"
-		case 'U', 'S', 'a':
-			what, fix = "text of type", "give it a width from 1 to 4,194,304"
-		case 'V', '[':
-			what, fix = "records of type", "save one array per column"
-		case 'M', 'm':
-			what, fix = "dates or times of type", "convert them to numbers"
-		case 'c':
-			what, fix = "complex numbers of type", "save the real and imaginary part as two arrays"
-		case 'f':
-			what = "floats of type"
-		}
-	}
-	return fileType{}, fmt.Errorf("%s %q: %w; %s", what, descr, ErrUnsupported, fix)
+	what := map[bool]string{true: " (Python objects)"}[strings.HasPrefix(code, "O")]
+	return fileType{}, option.Errorf("elements of type %q%s: %w; convert them to numbers, as with x.astype(\"float32\"), "+
+		"or to text of fixed width, as with x.astype(str), or leave the array out ({Options.Ignore})", descr, what,
+		ErrUnsupported)
 }
 
 func textWidth(code string) (int, bool) {
@@ -333,7 +355,7 @@ func textWidth(code string) (int, bool) {
 	return width, true
 }
 
-func readText(r io.Reader, l *limit, t fileType, count int, _ int64) (vector, error) {
+func readText(r io.Reader, t fileType, count int) (vector, error) {
 	one := make([]byte, t.size)
 	var text []byte
 	var out vec[string]
@@ -341,9 +363,6 @@ func readText(r io.Reader, l *limit, t fileType, count int, _ int64) (vector, er
 		if _, err := io.ReadFull(r, one); err == io.EOF || err == io.ErrUnexpectedEOF {
 			return nil, fmt.Errorf("truncated: the header states %d elements, the file has %d: %w", count, len(out), ErrFormat)
 		} else if err != nil {
-			return nil, err
-		}
-		if err := l.take(int64(t.kind.Size)); err != nil {
 			return nil, err
 		}
 		text = append(text[:0], one...)
@@ -360,151 +379,4 @@ func readText(r io.Reader, l *limit, t fileType, count int, _ int64) (vector, er
 		out = append(out, string(bytes.TrimRight(text, "\x00")))
 	}
 	return out, nil
-}
-
-// literal parses the Python dict of a header. After an error, its methods return zero values.
-type literal struct {
-	text string
-	pos  int
-	err  error
-}
-
-func (p *literal) fail(format string, args ...any) {
-	if p.err == nil {
-		p.err = fmt.Errorf("at byte %d: %s: %w", p.pos, fmt.Sprintf(format, args...), ErrFormat)
-	}
-}
-
-// peek returns the next byte that is not a space; 0 at the end and after an error.
-func (p *literal) peek() byte {
-	for p.err == nil && p.pos < len(p.text) {
-		if c := p.text[p.pos]; c != ' ' && c != '\n' {
-			return c
-		}
-		p.pos++
-	}
-	return 0
-}
-
-func (p *literal) take(c byte) bool {
-	if p.peek() != c {
-		return false
-	}
-	p.pos++
-	return true
-}
-
-func (p *literal) need(c byte) {
-	if !p.take(c) {
-		p.fail("expected %q", c)
-	}
-}
-
-func (p *literal) dict() npyHeader {
-	var h npyHeader
-	seen := make(map[string]bool)
-	p.need('{')
-	for p.err == nil && !p.take('}') {
-		key := p.str()
-		if seen[key] {
-			p.fail("%q exists twice", key)
-		}
-		seen[key] = true
-		p.need(':')
-		switch key {
-		case "descr":
-			h.descr = p.descr()
-		case "fortran_order":
-			h.fortran = p.boolean()
-		case "shape":
-			h.shape = p.tuple()
-		default:
-			p.fail("unknown key %q", key)
-		}
-		if !p.take(',') && p.peek() != '}' {
-			p.fail("expected ',' or '}'")
-		}
-	}
-	if p.peek() != 0 {
-		p.fail("more text after the header")
-	}
-	for _, key := range []string{"descr", "fortran_order", "shape"} {
-		if !seen[key] {
-			p.fail("no %q", key)
-		}
-	}
-	return h
-}
-
-func (p *literal) str() string {
-	quote := p.peek()
-	if quote != '\'' && quote != '"' {
-		p.fail("expected a string")
-		return ""
-	}
-	p.pos++
-	n := strings.IndexByte(p.text[p.pos:], quote)
-	if n < 0 {
-		p.fail("a string without an end")
-		return ""
-	}
-	p.pos += n + 1
-	return p.text[p.pos-n-1 : p.pos-1]
-}
-
-// descr parses a string, or a list for records, which npyType rejects.
-func (p *literal) descr() string {
-	if p.peek() != '[' {
-		return p.str()
-	}
-	from := p.pos
-	n := strings.LastIndexByte(p.text[from:], ']')
-	if n < 0 {
-		p.fail("a list without an end")
-		return ""
-	}
-	p.pos += n + 1
-	return p.text[from:p.pos]
-}
-
-func (p *literal) boolean() bool {
-	p.peek()
-	for word, value := range map[string]bool{"True": true, "False": false} {
-		if strings.HasPrefix(p.text[p.pos:], word) {
-			p.pos += len(word)
-			return value
-		}
-	}
-	p.fail("expected True or False")
-	return false
-}
-
-func (p *literal) tuple() []int {
-	const maxDims = 64 // NumPy's own limit
-	shape := []int{}
-	p.need('(')
-	for p.err == nil && !p.take(')') {
-		shape = append(shape, p.number())
-		p.take('L') // the suffix of a long integer in Python 2
-		if len(shape) > maxDims {
-			p.fail("more than %d dimensions", maxDims)
-		}
-		if !p.take(',') && p.peek() != ')' {
-			p.fail("expected ',' or ')'")
-		}
-	}
-	return shape
-}
-
-func (p *literal) number() int {
-	p.peek()
-	from := p.pos
-	for p.pos < len(p.text) && p.text[p.pos] >= '0' && p.text[p.pos] <= '9' {
-		p.pos++
-	}
-	n, err := strconv.Atoi(p.text[from:p.pos])
-	if err != nil {
-		p.fail("expected a size within the address space of this machine, found %s", quote(p.text[from:]))
-	}
-	return n
 }

@@ -1,350 +1,396 @@
 package data
 
 import (
+	"cmp"
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/parquet-go/parquet-go"
-	"github.com/parquet-go/parquet-go/encoding/thrift"
-	"github.com/parquet-go/parquet-go/format"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/file"
+	"github.com/apache/arrow-go/v18/parquet/schema"
 
+	"steadyfit/data/internal/fault"
 	"steadyfit/internal/dtype"
 	"steadyfit/option"
 )
 
-// parquetRows reads Parquet files. Their values are stored by column and compressed in pages, so a
-// row cannot be read alone.
-type parquetRows struct {
-	tableRows
-	dates []func(parquet.Value) string // by column: formats a date or time as text; nil for other types
-	flags [][]byte                     // by column: the next booleans of the row group, if the library does not decode them
+const (
+	parquetMagic = "PAR1"
+	// parquetRows is the number of rows that are read at a time.
+	parquetRows = 256
+	// metadataRatio is the approximate memory for a byte of the metadata of a Parquet file.
+	metadataRatio = 50
+)
+
+// parquetFile reads the columns of a Parquet file one after the other, all in the goroutine of the caller. (The
+// package pqarrow of the library reads structs in goroutines, whose panics would end the process.) One row
+// group at a time is open, and one page of each column is in memory.
+type parquetFile struct {
+	*file.Reader
+	of    []typedColumn
+	limit *limit
+	group int   // number of row groups that were opened
+	left  int64 // rows of the open row group that were not read
+	open  []parquetColumn
 }
 
-func (*parquetRows) name() string { return "Parquet" }
-
-const parquetMagic = "PAR1"
-
-func (*parquetRows) begins(head []byte) bool { return strings.HasPrefix(string(head), parquetMagic) }
-
-func (*parquetRows) fresh(rows tableRows) recordFormat {
-	return &parquetRows{tableRows: rows}
+// parquetColumn reads a column of a row group.
+type parquetColumn interface {
+	// rows returns the values of the next n rows.
+	rows(n int) (typedChunk, error)
 }
 
-// rows implements tableFormat.
-func (p *parquetRows) rows(r io.ReaderAt, size int64, each func([]byte) error) (err error) {
-	defer recovered(&err)
-	if err := checkMetadata(r, size, p.limit); err != nil {
-		return err
-	}
-	f, err := parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.OptimisticRead(false))
+// openParquet opens a file of size bytes.
+func openParquet(r io.ReaderAt, size int64, l *limit) (rows *typedRows, err error) {
+	defer fault.Recovered(&err)
+	at, err := footerOf(r, size, "a Parquet file", parquetMagic)
 	if err != nil {
-		return corrupt(err)
+		return nil, err
 	}
-	var columns []tableColumn
-	columns, p.dates = parquetColumns(f.Schema())
-	if err := p.use(columns); err != nil {
-		return err
+	most := int64(math.MaxInt32)
+	if l != nil {
+		most = min(most, l.max)
 	}
-	var raw []byte
-	buffer := make([]parquet.Row, maxRows)
-	pages := newPageChecker(f, r, size, p.limit)
-	defer pages.close()
-	if p.options.Schema.allTexts() {
-		pages.ordered, pages.keepOrder = orderedByPandas(f), p.keepOrder
+	if size-at > most/metadataRatio {
+		return nil, option.Errorf("%w: its metadata has %d bytes, expected at most %d; write fewer and larger row groups, "+
+			"or raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, size-at, most/metadataRatio)
 	}
-	stated := f.Metadata().RowGroups
-	for i, group := range f.RowGroups() {
-		if stated[i].NumRows == 0 {
-			continue // writers state odd offsets for its columns
-		}
-		n, flags, err := pages.check(&stated[i])
-		if err != nil {
-			return err
-		}
-		p.flags = flags
-		if err := p.group(group, buffer[:n], &raw, each); err != nil {
-			return err
-		}
+	properties := parquet.NewReaderProperties(memory.NewGoAllocator())
+	properties.BufferedStreamEnabled = true // otherwise all pages of a column would be in memory
+	properties.MaxCompressedPageSize, properties.MaxUncompressedPageSize = size, most
+	f, err := file.NewParquetReader(io.NewSectionReader(r, 0, size), file.WithReadProps(properties))
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	columns := f.MetaData().Schema
+	if n := columns.NumColumns(); n > maxFields {
+		return nil, fmt.Errorf("%d columns, expected at most %d: remove unused columns: %w", n, maxFields, ErrFormat)
+	}
+	p := &parquetFile{Reader: f, limit: l}
+	for i, name := range parquetNames(columns.Root(), "") {
+		p.of = append(p.of, typedColumnOf(name, columns.Column(i)))
+	}
+	rows = newTypedRows(p, p.of)
+	if text := f.MetaData().KeyValueMetadata().FindValue("huggingface"); text != nil {
+		rows.classes = namedClasses(*text)
+	}
+	return rows, nil
 }
 
-// orderedByPandas returns the names of the columns that were ordered categories in pandas, which writes
-// a list of its columns to the metadata. The dictionaries of these columns have all categories in their
-// order.
-func orderedByPandas(f *parquet.File) []string {
-	var list struct {
-		Columns []struct {
-			Name     string `json:"field_name"`
-			Metadata struct{ Ordered bool }
-		}
+// parquetNames returns the names of the columns below a node of the schema. The levels of a list have no names.
+func parquetNames(node schema.Node, name string) (names []string) {
+	group, ok := node.(*schema.GroupNode)
+	if !ok {
+		return []string{name}
 	}
-	text, _ := f.Lookup("pandas")
-	_ = json.Unmarshal([]byte(text), &list) // without the list, the order is that of the alphabet
-	var names []string
-	for _, c := range list.Columns {
-		if c.Metadata.Ordered {
-			names = append(names, c.Name)
+	for i := range group.NumFields() {
+		field, inner := group.Field(i), name
+		inList := node.RepetitionType() == parquet.Repetitions.Repeated && group.NumFields() == 1
+		switch repeated := field.RepetitionType() == parquet.Repetitions.Repeated; {
+		case name == "":
+			inner = field.Name()
+		case !inList && !(repeated && group.NumFields() == 1):
+			inner += "." + field.Name()
 		}
+		names = append(names, parquetNames(field, inner)...)
 	}
 	return names
 }
 
-// checkMetadata checks the footer, whose metadata the library reads into memory.
-func checkMetadata(r io.ReaderAt, size int64, memory *limit) error {
-	raw, _, err := footerOf(r, size, "a Parquet file", parquetMagic)
-	if err != nil {
-		return err
+// typedColumnOf returns the type of the values of a column.
+func typedColumnOf(name string, c *schema.Column) typedColumn {
+	of := typedColumn{name: name, list: c.MaxRepetitionLevel() == 1}
+	logical, isNone := c.LogicalType(), c.LogicalType().IsNone()
+	_, of.date = logical.(schema.TimestampLogicalType)
+	_, isDay := logical.(schema.DateLogicalType)
+	integer, isInt := logical.(schema.IntLogicalType)
+	_, isDecimal := logical.(schema.DecimalLogicalType)
+	of.date = of.date || isDay || c.PhysicalType() == parquet.Types.Int96
+	if of.what = logical.String(); isNone {
+		of.what = c.PhysicalType().String()
 	}
-	w := &thriftWalk{raw: raw}
-	if err := w.walk(0); err != nil {
-		return fmt.Errorf("the metadata is damaged: %w", err)
+	switch t := c.PhysicalType(); {
+	case c.MaxRepetitionLevel() > 1:
+		of.what = "nested lists"
+	case of.date && !of.list:
+		of.what, of.kind = "a date or time", dtype.For[string]()
+	case isInt:
+		unsigned := map[bool]string{false: "u"}[integer.IsSigned()]
+		of.kind = dtype.ByName(fmt.Sprintf("%sint%d", unsigned, integer.BitWidth()))
+	case t == parquet.Types.ByteArray && !isDecimal:
+		of.kind = dtype.For[string]()
+	case isNone && t == parquet.Types.Boolean:
+		of.kind = dtype.For[bool]()
+	case isNone && t == parquet.Types.Int32:
+		of.kind = dtype.For[int32]()
+	case isNone && t == parquet.Types.Int64:
+		of.kind = dtype.For[int64]()
+	case isNone && t == parquet.Types.Float:
+		of.kind = dtype.For[float32]()
+	case isNone && t == parquet.Types.Double:
+		of.kind = dtype.For[float64]()
 	}
-	if memory != nil && w.structs > memory.max/structBytes {
-		return option.Errorf("%w: its metadata has %d parts of columns and row groups, expected at most %d; write fewer and larger row groups, or raise {Options.MaxBytes} if the data is meant to be that large", ErrTooLarge, w.structs, memory.max/structBytes)
-	}
-	return checkSchema(raw)
+	return of
 }
 
-// schemaOutline is the part of the metadata that determines the memory for the columns.
-type schemaOutline struct {
-	Schema thrift.Slice[struct {
-		Type     thrift.Null[format.Type] `thrift:"1,optional"`
-		Name     string                   `thrift:"4,required"`
-		Children thrift.Null[int32]       `thrift:"5,optional"`
-	}] `thrift:"2,required"`
-	RowGroups thrift.Slice[struct {
-		Columns thrift.Slice[struct{}] `thrift:"1,required"`
-	}] `thrift:"4,required"`
+func (p *parquetFile) next(wanted []bool) (chunks []typedChunk, rows int, err error) {
+	defer fault.Recovered(&err)
+	for p.left == 0 {
+		if p.group == p.NumRowGroups() {
+			return nil, 0, io.EOF
+		}
+		if err := p.openGroup(wanted); err != nil {
+			return nil, 0, fmt.Errorf("row group %d: %w", p.group, err)
+		}
+		p.group++
+	}
+	n := int(min(p.left, parquetRows))
+	p.left -= int64(n)
+	chunks = make([]typedChunk, len(p.of))
+	for i, c := range p.open {
+		if c == nil {
+			continue
+		}
+		rows = n
+		if chunks[i], err = c.rows(n); err == nil {
+			err = p.limit.take(bytesIn(chunks[i].values))
+		}
+		if err != nil {
+			return nil, 0, fmt.Errorf("row group %d: column %q: %w", p.group-1, p.of[i].name, err)
+		}
+	}
+	if rows == 0 {
+		return nil, 0, fmt.Errorf("it has no column with values to read: %w", ErrField)
+	}
+	return chunks, rows, nil
 }
 
-// checkSchema checks the depth of the schema, and that row groups have the columns of the schema. The
-// library allocates memory for the path of each part of the schema, and for each column in each row
-// group.
-func checkSchema(raw []byte) error {
-	const (
-		maxDepth = 32
-		maxNames = 4 << 20
-	)
-	var outline schemaOutline
-	if err := thrift.NewDecoder((&thrift.CompactProtocol{}).NewReaderFromBytes(raw)).Decode(&outline); err != nil {
-		return corrupt(err)
+// openGroup opens the wanted columns of the next row group.
+func (p *parquetFile) openGroup(wanted []bool) error {
+	group := p.RowGroup(p.group)
+	p.left, p.open = max(0, group.NumRows()), make([]parquetColumn, len(p.of))
+	if p.left == 0 {
+		return nil // writers state odd offsets for its columns
 	}
-	type group struct {
-		left  int32 // the children that follow
-		names int   // the bytes of its path
+	for i, c := range p.of {
+		if !wanted[i] {
+			continue
+		}
+		pages, err := group.GetColumnPageReader(i)
+		if err != nil {
+			return err
+		}
+		descr := p.MetaData().Schema.Column(i)
+		//nolint:staticcheck // The library has no other way to check a page before it is decoded.
+		values := file.NewColumnReader(descr, &checkedPages{PageReader: pages}, memory.NewGoAllocator(), p.BufferPool())
+		if p.open[i] = newParquetColumn(c, values); p.open[i] == nil {
+			return fmt.Errorf("column %q: %s is %w", c.name, c.what, ErrUnsupported)
+		}
 	}
-	var groups []group
-	leaves, names := 0, 0
-	for _, part := range outline.Schema {
-		length := len(part.Name)
-		if len(groups) > 0 {
-			length += groups[len(groups)-1].names
+	return nil
+}
+
+// checkedPages returns an error for pages from which the library would allocate memory without regard to their
+// size: a dictionary with more values than bytes, and the delta encodings, whose headers state the size of a
+// block.
+type checkedPages struct {
+	file.PageReader
+	err error
+}
+
+func (p *checkedPages) Next() bool {
+	if !p.PageReader.Next() {
+		return false
+	}
+	p.err = checkPage(p.Page())
+	return p.err == nil
+}
+
+func (p *checkedPages) Err() error { return cmp.Or(p.err, p.PageReader.Err()) }
+
+func (p *checkedPages) GetDictionaryPage() (*file.DictionaryPage, error) {
+	page, err := p.PageReader.GetDictionaryPage()
+	if err == nil && page != nil {
+		err = checkPage(page)
+	}
+	return page, err
+}
+
+func checkPage(page file.Page) error {
+	_, isDictionary := page.(*file.DictionaryPage)
+	if n := int(page.NumValues()); isDictionary && n > len(page.Data()) {
+		return fmt.Errorf("a dictionary of %d values in %d bytes: %w", n, len(page.Data()), ErrFormat)
+	}
+	switch e := parquet.Encoding(page.Encoding()); e {
+	case parquet.Encodings.DeltaBinaryPacked, parquet.Encodings.DeltaByteArray, parquet.Encodings.DeltaLengthByteArray:
+		return fmt.Errorf("the encoding %s is %w; write the file with plain or dictionary encoding", e, ErrUnsupported)
+	}
+	return nil
+}
+
+// newParquetColumn returns a reader of a column; nil if its physical type does not fit its type.
+func newParquetColumn(c typedColumn, values file.ColumnChunkReader) parquetColumn {
+	switch r := values.(type) {
+	case *file.BooleanColumnChunkReader:
+		return newLevels(c, r, r.ReadBatch, func(v bool) bool { return v })
+	case *file.Float32ColumnChunkReader:
+		return newLevels(c, r, r.ReadBatch, func(v float32) float32 { return v })
+	case *file.Float64ColumnChunkReader:
+		return newLevels(c, r, r.ReadBatch, func(v float64) float64 { return v })
+	case *file.ByteArrayColumnChunkReader:
+		return newLevels(c, r, r.ReadBatch, func(v parquet.ByteArray) string { return string(v) })
+	case *file.Int96ColumnChunkReader:
+		return newLevels(c, r, r.ReadBatch, func(v parquet.Int96) string { return v.ToTime().Format(tableTime) })
+	case *file.Int32ColumnChunkReader:
+		switch c.kind.Name {
+		case "string":
+			return newLevels(c, r, r.ReadBatch, func(v int32) string {
+				return time.Unix(int64(v)*day, 0).UTC().Format(time.DateOnly)
+			})
+		case "int8":
+			return newLevels(c, r, r.ReadBatch, func(v int32) int8 { return int8(v) })
+		case "int16":
+			return newLevels(c, r, r.ReadBatch, func(v int32) int16 { return int16(v) })
+		case "uint8":
+			return newLevels(c, r, r.ReadBatch, func(v int32) uint8 { return uint8(v) })
+		case "uint16":
+			return newLevels(c, r, r.ReadBatch, func(v int32) uint16 { return uint16(v) })
+		case "uint32":
+			return newLevels(c, r, r.ReadBatch, func(v int32) uint32 { return uint32(v) })
 		}
-		if part.Type.Valid {
-			leaves++
-			names += length
-		}
-		if part.Children.V > 0 {
-			groups = append(groups, group{part.Children.V, length})
-		} else {
-			for len(groups) > 0 {
-				last := &groups[len(groups)-1]
-				if last.left--; last.left > 0 {
-					break
-				}
-				groups = groups[:len(groups)-1]
-			}
-		}
+		return newLevels(c, r, r.ReadBatch, func(v int32) int32 { return v })
+	case *file.Int64ColumnChunkReader:
+		times, isTime := r.Descriptor().LogicalType().(schema.TimestampLogicalType)
 		switch {
-		case len(groups) > maxDepth:
-			return fmt.Errorf("more than %d levels of columns: %w", maxDepth, ErrFormat)
-		case names > maxNames:
-			return fmt.Errorf("names of columns with more than %d bytes: %w", maxNames, ErrFormat)
+		case isTime:
+			return newLevels(c, r, r.ReadBatch, func(v int64) string {
+				return parquetTime(v, times.TimeUnit()).UTC().Format(tableTime)
+			})
+		case c.kind == dtype.For[uint64]():
+			return newLevels(c, r, r.ReadBatch, func(v int64) uint64 { return uint64(v) })
 		}
-	}
-	if leaves > maxFields {
-		return fmt.Errorf("%d columns, expected at most %d: remove unused columns: %w", leaves, maxFields, ErrFormat)
-	}
-	for i, group := range outline.RowGroups {
-		if len(group.Columns) != leaves {
-			return fmt.Errorf("row group %d has %d columns, and the schema has %d: %w", i, len(group.Columns), leaves, ErrFormat)
-		}
+		return newLevels(c, r, r.ReadBatch, func(v int64) int64 { return v })
 	}
 	return nil
 }
 
-func (p *parquetRows) group(group parquet.RowGroup, buffer []parquet.Row, raw *[]byte, each func([]byte) error) (err error) {
-	rows := group.Rows()
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for {
-		n, end := rows.ReadRows(buffer)
-		for _, row := range buffer[:n] {
-			if *raw, err = p.encode((*raw)[:0], row); err != nil {
-				return err
-			}
-			if err := each(*raw); err != nil {
-				return err
-			}
-			clear(row) // its texts keep their pages in memory
-		}
-		if end == io.EOF {
-			return nil
-		}
-		if end != nil {
-			return corrupt(end)
-		}
-		if n == 0 {
-			return fmt.Errorf("a row group ends early: %w", ErrFormat)
-		}
+// tableTime is the layout of times for rules. Times are in UTC.
+const tableTime = "2006-01-02T15:04:05"
+
+func parquetTime(v int64, unit schema.TimeUnitType) time.Time {
+	switch unit {
+	case schema.TimeUnitMillis:
+		return time.UnixMilli(v)
+	case schema.TimeUnitMicros:
+		return time.UnixMicro(v)
 	}
+	return time.Unix(0, v)
 }
 
-// parquetColumns returns the columns of a schema, one for each leaf, and the functions that format
-// dates (parquetRows.dates).
-func parquetColumns(schema *parquet.Schema) (columns []tableColumn, dates []func(parquet.Value) string) {
-	for _, path := range schema.Columns() {
-		leaf, _ := schema.Lookup(path...)
-		c := tableColumn{kind: parquetKind(leaf.Node.Type()), list: leaf.MaxRepetitionLevel > 0}
-		if c.list { // the names inside a list are those of its encoding
-			path = append(path[:1:1], slices.DeleteFunc(slices.Clone(path[1:]), func(name string) bool {
-				return slices.Contains([]string{"list", "element", "item", "array", "bag", "array_element"}, name)
-			})...)
-		}
-		c.name = strings.Join(path, ".")
-		what := leaf.Node.Type().String()
-		if leaf.MaxRepetitionLevel > 1 {
-			c.kind, what = nil, "nested lists"
-		}
-		var date func(parquet.Value) string
-		if c.kind == nil {
-			if !c.list {
-				date = parquetDate(leaf.Node.Type())
-			}
-			c = c.without(what, date != nil)
-		}
-		columns, dates = append(columns, c), append(dates, date)
-	}
-	return columns, dates
+// levels reads the values of a column, which are between levels: a definition level below the maximum means null
+// or an empty list, and the repetition level 0 begins a row.
+type levels[S any, D element] struct {
+	typedColumn
+	from       file.ColumnChunkReader
+	read       func(n int64, values []S, definitions, repetitions []int16) (int64, int, error)
+	convert    func(S) D
+	most       int16 // definition level of a value
+	optional   bool  // whether an element of a list may be null
+	values     []S
+	defs, reps []int16
+	have, at   int // levels that were read, and the next one
+	value      int // the next value
 }
 
-// parquetKind returns the element type of a column; nil if the type is not supported.
-func parquetKind(t parquet.Type) *dtype.Type {
-	logical := t.LogicalType()
-	if logical == nil {
-		logical = &format.LogicalType{}
-	}
-	switch l := logical.Value.(type) {
-	case nil, *format.StringType, *format.EnumType, *format.JsonType:
-	case *format.IntType:
-		name := fmt.Sprintf("uint%d", l.BitWidth)
-		if l.IsSigned {
-			name = name[1:]
-		}
-		return dtype.ByName(name)
-	default:
-		return nil // dates, times, decimals and others
-	}
-	switch t.Kind() {
-	case parquet.Boolean:
-		return dtype.For[bool]()
-	case parquet.Int32:
-		return dtype.For[int32]()
-	case parquet.Int64:
-		return dtype.For[int64]()
-	case parquet.Float:
-		return dtype.For[float32]()
-	case parquet.Double:
-		return dtype.For[float64]()
-	case parquet.ByteArray:
-		return dtype.For[string]()
-	}
-	return nil
-}
-
-// parquetDate returns a function that formats dates or times as the text that rules read; nil for other
-// columns.
-func parquetDate(t parquet.Type) func(parquet.Value) string {
-	logical := t.LogicalType()
-	if logical == nil {
+func newLevels[S any, D element](c typedColumn, from file.ColumnChunkReader,
+	read func(int64, []S, []int16, []int16) (int64, int, error), convert func(S) D) parquetColumn {
+	if c.kind != dtype.For[D]() {
 		return nil
 	}
-	at := func(v parquet.Value) time.Time { return time.Unix(0, v.Int64()) }
-	switch l := logical.Value.(type) {
-	case *format.DateType:
-		return func(v parquet.Value) string { return time.Unix(day*int64(v.Int32()), 0).UTC().Format(time.DateOnly) }
-	case *format.TimestampType:
-		switch l.Unit.Value.(type) {
-		case *format.MilliSeconds:
-			at = func(v parquet.Value) time.Time { return time.UnixMilli(v.Int64()) }
-		case *format.MicroSeconds:
-			at = func(v parquet.Value) time.Time { return time.UnixMicro(v.Int64()) }
-		}
-		return func(v parquet.Value) string { return at(v).UTC().Format(tableTime) }
-	}
-	return nil
+	descr := from.Descriptor()
+	return &levels[S, D]{typedColumn: c, from: from, read: read, convert: convert, most: descr.MaxDefinitionLevel(),
+		optional: descr.SchemaNode().RepetitionType() == parquet.Repetitions.Optional,
+		values:   make([]S, parquetRows), defs: make([]int16, parquetRows), reps: make([]int16, parquetRows)}
 }
 
-// encode appends a row to raw.
-func (p *parquetRows) encode(raw []byte, row parquet.Row) ([]byte, error) {
-	for i, c := range p.columns {
-		n := 0
-		for n < len(row) && row[n].Column() == i {
-			n++
-		}
-		if n == 0 {
-			return raw, fmt.Errorf("a row without column %q: %w", c.name, ErrFormat)
-		}
-		values := row[:n]
-		row = row[n:]
-		if values[0].IsNull() && n == 1 || c.omit {
-			values = nil // null, or an empty list
-		}
-		raw = binary.AppendUvarint(raw, uint64(len(values)))
-		for _, v := range values {
-			if v.IsNull() {
-				return raw, c.null()
+func (l *levels[S, D]) rows(n int) (typedChunk, error) {
+	var values vec[D]
+	ends := make([]int, 0, n)
+	for {
+		if l.at == l.have {
+			have, _, err := l.read(parquetRows, l.values, l.defs, l.reps)
+			if err = cmp.Or(err, l.from.Err()); err != nil {
+				return typedChunk{}, err
 			}
-			if date := p.dates[i]; date != nil {
-				v = parquet.ByteArrayValue([]byte(date(v)))
-			}
-			raw = appendParquet(raw, c.kind, v)
-			if flags := p.flags[i]; len(flags) > 0 {
-				raw[len(raw)-1], p.flags[i] = flags[0], flags[1:]
-			}
-			if err := p.checkRow(len(raw)); err != nil {
-				return raw, err
+			if l.have, l.at, l.value = int(have), 0, 0; have == 0 {
+				break
 			}
 		}
+		if !l.list || l.reps[l.at] == 0 {
+			if len(ends) == n {
+				break
+			}
+			ends = append(ends, len(values))
+		}
+		switch {
+		case len(ends) == 0:
+			return typedChunk{}, fmt.Errorf("a list without a beginning: %w", ErrFormat)
+		case l.most == 0 || l.defs[l.at] == l.most:
+			values = append(values, l.convert(l.values[l.value]))
+			l.value++
+		case l.list && l.optional && l.defs[l.at] == l.most-1:
+			return typedChunk{}, l.nullInList()
+		}
+		ends[len(ends)-1] = len(values)
+		l.at++
 	}
-	return raw, nil
+	if len(ends) < n {
+		return typedChunk{}, fmt.Errorf("fewer rows than the metadata states: %w", ErrFormat)
+	}
+	return typedChunk{values, ends}, nil
 }
 
-func appendParquet(raw []byte, kind *dtype.Type, v parquet.Value) []byte {
-	order := binary.LittleEndian
-	switch v.Kind() {
-	case parquet.Boolean:
-		if v.Boolean() {
-			return append(raw, 1)
+// bytesIn returns the size of values in memory.
+func bytesIn(v vector) (size int64) {
+	if v == nil {
+		return 0
+	}
+	if texts, ok := v.(vec[string]); ok {
+		for _, text := range texts {
+			size += int64(len(text))
 		}
-		return append(raw, 0)
-	case parquet.Float:
-		return order.AppendUint32(raw, math.Float32bits(v.Float()))
-	case parquet.Double:
-		return order.AppendUint64(raw, math.Float64bits(v.Double()))
-	case parquet.ByteArray:
-		return appendString(raw, v.ByteArray())
 	}
-	n := uint64(v.Int64())
-	if v.Kind() == parquet.Int32 {
-		n = uint64(v.Int32())
+	return size + int64(v.len())*int64(v.kind().Size)
+}
+
+// footerOf returns where the footer of a file begins. The length of the footer and the magic follow it,
+// and the file also begins with the magic. what describes the file in messages.
+func footerOf(r io.ReaderAt, size int64, what, magic string) (int64, error) {
+	const most = 64 << 20
+	end := make([]byte, 4+len(magic))
+	least := int64(len(end) + (len(magic)+3)&^3) // the magic at the start is padded to four bytes
+	if size < least {
+		return 0, tooShort(size, what)
 	}
-	return append(raw, order.AppendUint64(nil, n)[:kind.Size]...) // integers of 8 and 16 bits have 32 in the file
+	if _, err := r.ReadAt(end, size-int64(len(end))); err != nil {
+		return 0, fault.Read(err)
+	}
+	if string(end[4:]) != magic {
+		return 0, fmt.Errorf("truncated, or not %s: it ends with %q instead of %q; %s: %w",
+			what, end[4:], magic, interrupted, ErrFormat)
+	}
+	n := int64(binary.LittleEndian.Uint32(end))
+	if n > min(size-least, most) {
+		return 0, fmt.Errorf("a footer of %d bytes in a file of %d, expected at most %d: %w",
+			n, size, min(size-least, most), ErrFormat)
+	}
+	return size - int64(len(end)) - n, nil
+}
+
+func tooShort(size int64, what string) error {
+	return fmt.Errorf("%d bytes, too few for %s; %s: %w", size, what, interrupted, ErrFormat)
 }

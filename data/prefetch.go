@@ -11,13 +11,12 @@ import (
 )
 
 // Prefetch returns the dataset with up to n batches of each pass read ahead; n is at most
-// 16,384, and below 1 it disables reading ahead. SetAhead changes n later. The batches and errors are those
-// of ds, in the same order.
+// 16,384, and below 1 it disables reading ahead. The batches and errors are those of ds, in the same order.
 //
 // The workers of an InMemory write directly to the batches. For any other Dataset, one goroutine
 // per pass copies batches.
 //
-// A pass allocates n+1 batches (whole blocks with SetBlock) for itself and later passes. When the
+// A pass allocates n+1 batches for itself and later passes. When the
 // consumer leaves the loop, the goroutines finish the read in progress and end before the loop ends.
 func Prefetch(ds Dataset, n int) *Prefetched {
 	return &Prefetched{Dataset: ds, ahead: min(max(n, 0), contract.MaxAhead)}
@@ -30,14 +29,10 @@ const fewAhead = 8
 // concurrent use. Concurrent passes have separate buffers.
 type Prefetched struct {
 	Dataset
-
-	// mu guards the fields below and all rings. It is not held during reading and allocation, so
-	// SetAhead does not wait for them.
-	mu    sync.Mutex
 	ahead int
-	block int
-	rings []*ring // of passes in progress
-	idle  *ring   // for the next pass
+
+	mu   sync.Mutex // guards idle and all rings
+	idle *ring      // for the next pass
 }
 
 // ring is the memory of one pass. The consumer and the goroutines share it.
@@ -45,78 +40,40 @@ type ring struct {
 	of      *Prefetched
 	memory  *InMemory // the dataset; nil if it is not an InMemory
 	samples int       // samples per batch
-	block   int       // batches per slab
-	slabs   []*slab   // all slabs of the pass
-	making  int       // number of slabs being allocated, not yet in slabs
+	slabs   []*slab   // all slabs of the pass, one for each batch
 	free    []*slab
-	queue   []*handed // batches that are ready or being read, in order
-	left    bool      // whether the consumer has left the loop
-	failed  bool      // whether an error prevents further batches
-	err     error     // error of allocating a slab, returned after the batches in queue
-	running int       // number of goroutines
+	queue   []*slabBatch // batches that are ready or being read, in order
+	left    bool         // whether the consumer has left the loop
+	failed  bool         // whether an error prevents further batches
+	err     error        // error of allocating a slab, returned after the batches in queue
+	running int          // number of goroutines
 	// work wakes goroutines that wait for a free slab or a chunk. ready wakes the consumer, which
 	// waits for a batch or for the end of the goroutines.
 	work, ready sync.Cond
 
 	pass     Pass
-	batches  int     // batches of the pass, including skipped batches
-	upcoming int     // number of the next batch to begin
-	current  *slab   // slab of the newest batch
-	open     *handed // newest batch, while it has chunks to take
+	batches  int        // batches of the pass, including skipped batches
+	upcoming int        // number of the next batch to begin
+	open     *slabBatch // newest batch, while it has chunks to take
 	order    order
 	room     []uint32 // memory for order
 	hands    []*hand
 }
 
-// handed is a batch in a slab: one that is being read, is ready, or is in use by the consumer.
-type handed struct {
+// slabBatch is a batch in a slab: one that is being read, is ready, or is in use by the consumer.
+type slabBatch struct {
 	slab    *slab
-	at      int // index of the first sample in the slab
 	size    int
 	index   int
-	last    bool // whether it is the last batch of the slab
-	pending int  // chunks in progress; the batch is ready at 0
-	chunk   int  // samples per chunk
-	next    int  // first sample that no worker has taken
+	pending int // chunks in progress; the batch is ready at 0
+	chunk   int // samples per chunk
+	next    int // first sample that no worker has taken
 	err     error
 	errAt   int // first sample of the chunk that returned err
 }
 
 // Ahead returns the number of batches that a pass reads ahead; 0 means none.
-func (d *Prefetched) Ahead() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.ahead
-}
-
-// SetBlock makes later passes over an InMemory store n consecutive batches contiguously, for
-// Batch.Join. n below 2, the default, means no blocks. A pass then allocates whole blocks: at least
-// two, and enough for the current batch and the batches ahead. A block is reused after the consumer
-// has used all its batches.
-func (d *Prefetched) SetBlock(n int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.block = max(n, 1)
-}
-
-// SetAhead changes how many batches are read ahead, also for passes in progress; n below 1 means 0.
-// It does not wait, and may be called inside the loop over the batches.
-//
-// A lower n loses no batch: free buffers are dropped at once, and the others after their use. At 0,
-// a pass in progress keeps one buffer (one block with SetBlock). A pass that began at 0 never reads
-// ahead.
-func (d *Prefetched) SetAhead(n int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.ahead = max(n, 0)
-	for _, r := range d.rings {
-		r.trim()
-		r.work.Broadcast()
-	}
-	if d.idle != nil {
-		d.idle.keep()
-	}
-}
+func (d *Prefetched) Ahead() int { return d.ahead }
 
 // batchBytes returns the size in bytes of a batch with batch samples; 0 if a field has an unknown type.
 func (d *Prefetched) batchBytes(batch int) int64 {
@@ -140,19 +97,13 @@ func (d *Prefetched) batchBytes(batch int) int64 {
 // current one and those that are read ahead. batch is the number of samples of each. A string counts as
 // 16 bytes, since its text is not copied. The size is 0 for fields of unknown type.
 func (d *Prefetched) PassBytes(batch int) int64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r := ring{block: 1}
-	if d.ahead > 0 && batch > 0 {
-		r.block = max(min(d.block, d.Len()/batch), 1)
-	}
-	return int64(r.most(d.ahead)*r.block) * d.batchBytes(batch)
+	return int64(d.ahead+1) * d.batchBytes(batch)
 }
 
 // Batches returns the batches of one pass.
 func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
-		if d.Ahead() == 0 {
+		if d.ahead == 0 {
 			d.Dataset.Batches(p)(yield)
 			return
 		}
@@ -171,8 +122,8 @@ func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
 			if h == nil {
 				return
 			}
-			b := h.slab.batch(h.at, h.size, h.index)
-			b.joins, b.turn = r.joins(h), h.slab.turn.Load()
+			b := h.slab.batch(0, h.size, h.index)
+			b.turn = h.slab.turn.Load()
 			if !yield(b, nil) {
 				return
 			}
@@ -189,35 +140,29 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	}
 	samples := min(p.Batch, d.Len())
 	d.mu.Lock()
-	r, ahead, block := d.idle, d.ahead, d.block
+	r := d.idle
 	d.idle = nil
 	d.mu.Unlock()
 	m, inMemory := d.Dataset.(*InMemory)
-	if !inMemory {
-		block = 1
-	}
-	block = max(min(block, p.batches(d.Len())), 1)
-	if r == nil || r.samples != samples || r.block != block {
-		r = &ring{of: d, memory: m, samples: samples, block: block}
+	if r == nil || r.samples != samples {
+		r = &ring{of: d, memory: m, samples: samples}
 		r.work.L, r.ready.L = &d.mu, &d.mu
 	}
-	for len(r.slabs) < r.most(ahead) {
-		s, err := d.newSlab(r)
+	for len(r.slabs) <= d.ahead {
+		s, err := newSlab(d, samples)
 		if err != nil {
 			return nil, err
 		}
 		r.slabs = append(r.slabs, s)
 		r.free = append(r.free, s)
 	}
-	r.left, r.failed, r.err, r.pass, r.current = false, false, nil, p, nil
+	r.left, r.failed, r.err, r.pass = false, false, nil, p
 	r.upcoming, r.batches = p.Skip, math.MaxInt
 	if inMemory {
 		r.order, r.batches, r.hands = m.order(&r.room, p.Epoch), p.batches(m.n), m.hands(r.hands)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.rings = append(d.rings, r)
-	r.trim()
 	if !inMemory {
 		r.running = 1
 		go r.pull(d.Dataset)
@@ -230,28 +175,12 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	return r, nil
 }
 
-func (r *ring) most(ahead int) int {
-	return max((ahead+r.block)/r.block, min(ahead, 1)+1)
-}
-
-func (r *ring) joins(h *handed) int {
-	return min(r.block-h.at/r.samples, r.of.Len()/r.pass.Batch-h.index)
-}
-
-func (d *Prefetched) newSlab(r *ring) (*slab, error) {
-	s, err := newSlab(d, r.samples*r.block)
-	if err == nil {
-		s.handed = make([]handed, r.block)
-	}
-	return s, err
-}
-
 // fill is the goroutine of one worker of an InMemory.
 func (r *ring) fill(h *hand) {
 	defer r.end()
 	for b, at, n := r.take(); b != nil; b, at, n = r.take() {
 		from := b.index*r.pass.Batch + at
-		r.done(b, at, r.memory.fill(h, b.slab, b.at+at, r.order, r.pass.Epoch, from, from+n))
+		r.done(b, at, r.memory.fill(h, b.slab, at, r.order, r.pass.Epoch, from, from+n))
 	}
 }
 
@@ -285,7 +214,7 @@ func (r *ring) end() {
 
 // take waits for a chunk to make: n samples of batch b, starting at index at. b is nil if no work
 // is left. Goroutines wait only here.
-func (r *ring) take() (b *handed, at, n int) {
+func (r *ring) take() (b *slabBatch, at, n int) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	for !r.left {
@@ -300,29 +229,32 @@ func (r *ring) take() (b *handed, at, n int) {
 		if r.failed || r.upcoming >= r.batches {
 			return nil, 0, 0
 		}
-		if (r.upcoming-r.pass.Skip)%r.block == 0 {
-			if len(r.free) == 0 {
-				r.waitForSlab()
+		if len(r.free) == 0 && len(r.slabs) > r.of.ahead {
+			r.work.Wait()
+			continue
+		}
+		if len(r.free) == 0 { // the consumer has kept a slab
+			s, err := newSlab(r.of, r.samples)
+			if err != nil {
+				r.failed, r.err = true, err
+				r.work.Broadcast()
 				continue
 			}
-			// The first free slab has been unused for the longest time.
-			r.current = r.free[0]
-			r.free = slices.Delete(r.free, 0, 1)
-			r.current.turn.Add(1)
+			r.slabs, r.free = append(r.slabs, s), append(r.free, s)
 		}
-		r.open = r.next()
+		// The first free slab has been unused for the longest time.
+		s := r.free[0]
+		r.free = slices.Delete(r.free, 0, 1)
+		s.turn.Add(1)
+		r.open = r.next(s)
 	}
 	return nil, 0, 0
 }
 
-// next begins the next batch. The caller holds mu.
-func (r *ring) next() *handed {
-	place := (r.upcoming - r.pass.Skip) % r.block
-	b := &r.current.handed[place]
-	*b = handed{
-		slab: r.current, at: place * r.samples, index: r.upcoming, last: place == r.block-1,
-		size: r.samples, chunk: r.samples, pending: 1,
-	}
+// next begins the next batch in a slab. The caller holds mu.
+func (r *ring) next(s *slab) *slabBatch {
+	b := &s.reading
+	*b = slabBatch{slab: s, index: r.upcoming, size: r.samples, chunk: r.samples, pending: 1}
 	if m := r.memory; m != nil {
 		b.size = min(r.pass.Batch, m.n-b.index*r.pass.Batch)
 		b.chunk = m.chunk(b.size, len(r.hands))
@@ -336,7 +268,7 @@ func (r *ring) next() *handed {
 
 // done ends a chunk. The batch keeps the error of its first failed chunk, and is ready after all its
 // chunks have ended.
-func (r *ring) done(b *handed, at int, err error) {
+func (r *ring) done(b *slabBatch, at int, err error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	if err != nil && (b.err == nil || at < b.errAt) {
@@ -349,28 +281,7 @@ func (r *ring) done(b *handed, at int, err error) {
 	}
 }
 
-// waitForSlab allocates a slab if the pass may have more, or waits for a free slab. The caller holds
-// mu, which waitForSlab releases while it allocates.
-func (r *ring) waitForSlab() {
-	if len(r.slabs)+r.making >= r.most(r.of.ahead) {
-		r.work.Wait()
-		return
-	}
-	r.making++
-	r.of.mu.Unlock()
-	s, err := r.of.newSlab(r)
-	r.of.mu.Lock()
-	r.making--
-	if err != nil {
-		r.failed, r.err = true, err
-	} else {
-		r.slabs = append(r.slabs, s)
-		r.free = append(r.free, s)
-	}
-	r.work.Broadcast()
-}
-
-func (r *ring) receive() (*handed, error) {
+func (r *ring) receive() (*slabBatch, error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	for {
@@ -386,21 +297,17 @@ func (r *ring) receive() (*handed, error) {
 	}
 }
 
-// release frees the slab of h after the consumer has used h, if h is the last batch in the slab. With
-// more than fewAhead batches ahead, it wakes goroutines only when half of the slabs are free.
-func (r *ring) release(h *handed) {
+// release frees the slab of h after the consumer has used h. With more than fewAhead batches ahead, it wakes
+// goroutines only when half of the slabs are free.
+func (r *ring) release(h *slabBatch) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
 	s := h.slab
-	switch {
-	case !h.last:
-		return
-	case s.kept:
-		r.forget(s)
-	default:
+	if s.kept {
+		r.slabs = slices.DeleteFunc(r.slabs, func(other *slab) bool { return other == s })
+	} else {
 		r.free = append(r.free, s)
 	}
-	r.trim()
 	if most := len(r.slabs); s.kept || most <= fewAhead+1 || len(r.free) >= most/2 {
 		r.work.Broadcast()
 	}
@@ -417,36 +324,10 @@ func (r *ring) leave() {
 		r.ready.Wait()
 	}
 	clear(r.queue) // so that the array does not reference slabs
-	r.queue, r.open, r.current = r.queue[:0], nil, nil
+	r.queue, r.open = r.queue[:0], nil
 	r.slabs = slices.DeleteFunc(r.slabs, func(s *slab) bool { return s.kept })
 	r.free = append(r.free[:0], r.slabs...)
-	d.rings = slices.DeleteFunc(d.rings, func(other *ring) bool { return other == r })
-	r.keep()
-}
-
-// keep makes the ring available to the next pass. All slabs are free, and the caller holds mu.
-func (r *ring) keep() {
-	if r.of.ahead == 0 {
-		r.of.idle = nil
-		return
-	}
-	r.trim()
-	r.of.idle = r
-}
-
-// trim drops free slabs that the pass no longer needs. The caller holds mu.
-func (r *ring) trim() {
-	for len(r.free) > 0 && len(r.slabs) > r.most(r.of.ahead) {
-		last := len(r.free) - 1
-		s := r.free[last]
-		r.free = slices.Delete(r.free, last, last+1)
-		r.forget(s)
-	}
-}
-
-// forget removes a slab, which is not in r.free, from r.slabs. The caller holds mu.
-func (r *ring) forget(s *slab) {
-	r.slabs = slices.DeleteFunc(r.slabs, func(other *slab) bool { return other == s })
+	d.idle = r
 }
 
 // load copies a batch from a dataset of any implementation. A batch that contradicts the Fields of

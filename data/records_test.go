@@ -1,7 +1,7 @@
 package data
 
 import (
-	"bytes"
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -13,15 +13,16 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"steadyfit/internal/bounded"
+	"steadyfit/internal/testkit"
 	"steadyfit/internal/wire"
 )
 
@@ -128,7 +129,7 @@ func recordValues(t testing.TB) (want expectedValues) {
 func TestRecordsOfTensorFlow(t *testing.T) {
 	dir := filepath.Join("testdata", "records")
 	want := recordValues(t)
-	for _, name := range []string{"table.tfrecord", "zipped.tfrecord.gz"} {
+	for _, name := range []string{"table.tfrecord"} {
 		m := openLabelled(t, filepath.Join(dir, name))
 		require.Equal(t, m.Name()+": 7 samples; ids int64 [2], words string [2], x float32 [3], y int64 []", describe(m))
 		fields := fieldsOf(t, m)
@@ -137,8 +138,9 @@ func TestRecordsOfTensorFlow(t *testing.T) {
 		require.Equal(t, slices.Concat(want.Table.X...), fields["x"].Values)
 		require.Equal(t, slices.Concat(want.Table.Label...), fields["y"].Values)
 	}
-	o := Options{Images: ImageOptions{Height: 6, Width: 8}, CSV: CSVOptions{Label: "image/class/text"}, Ignore: []string{"image/objects", "image/class/label"}}
-	for _, path := range []string{"flowers-00001-of-00002.tfrecord", "flowers-*.tfrecord"} {
+	o := Options{Images: ImageOptions{Height: 6, Width: 8}, CSV: CSVOptions{Label: "image/class/text"},
+		Ignore: []string{"image/objects", "image/class/label"}}
+	for _, path := range []string{"flowers-*.tfrecord"} {
 		m, err := Open(filepath.Join(dir, path), o)
 		require.NoError(t, err)
 		require.Equal(t, m.Name()+": 7 samples; x uint8 [6 8 3], y int64 []", describe(m))
@@ -180,39 +182,38 @@ func TestBadRecords(t *testing.T) {
 	}
 	longer := example(map[string]any{"x": []float32{1, 2, 3}, "label": []int64{1}})
 	sequence := append(slices.Clone(good), message(sequenceLists, nil)...)
-	packed := compressed(t, file)
 	for name, c := range map[string]struct {
 		raw  []byte
 		want string
 		err  error
 	}{
-		"content":      {changed(size + 20), "record 1: found the checksum", ErrFormat},
-		"offset":       {changed(size + 20), fmt.Sprintf("at byte %d, expected", size), ErrFormat},
-		"stored":       {changed(2*size - 1), "record 1: found the checksum", ErrFormat},
-		"length":       {changed(2*size + 1), fmt.Sprintf("record 2: found a wrong checksum of the length at byte %d", 2*size), ErrFormat},
-		"foreign":      {[]byte("no records, but some text"), "not a TFRecord file", ErrFormat},
-		"empty":        {nil, "is empty", ErrFormat},
-		"cut":          {file[:len(file)-1], "record 2: found", ErrFormat},
-		"cut head":     {file[:2*size+5], "record 2: found 5 bytes", ErrFormat},
-		"huge":         {slices.Concat(file, length(1<<62)), "record 3: found a length of 4611686018427387904 bytes", ErrFormat},
-		"large":        {slices.Concat(file, length(maxRecord)), "record 3: found 12 bytes", ErrFormat},
-		"negative":     {length(math.MaxUint64), "record 0: found a length", ErrFormat},
-		"longer":       {recordsOf(good, longer), `record 1, column "x": found float32 [3], expected float32 [2], as in the first record`, ErrFormat},
-		"missing":      {recordsOf(good, example(map[string]any{"label": []int64{1}})), `record 1, column "x": found no value`, ErrFormat},
-		"no elements":  {recordsOf(good, example(map[string]any{"label": []int64{1}, "x": []float32{}})), `record 1, column "x": found no elements`, ErrFormat},
-		"another":      {recordsOf(good, example(map[string]any{"label": []int64{1}, "x": []float32{1, 2}, "z": []int64{1}})), `record 1, column "z": found a value that the first record lacks`, ErrFormat},
-		"other type":   {recordsOf(good, example(map[string]any{"label": []int64{1}, "x": []int64{1, 2}})), `record 1, column "x": found int64 [2]`, ErrFormat},
-		"sequence":     {recordsOf(sequence), "record 0: found a tf.train.SequenceExample", ErrFormat},
-		"message":      {recordsOf([]byte("\x0a\xff")), "record 0: found a damaged message", ErrFormat},
-		"no features":  {recordsOf(nil), "no value", ErrField},
-		"cut gzip":     {packed[:len(packed)-9], "record 3: found 0 bytes", ErrFormat},
-		"cut record":   {compressed(t, file[:len(file)-1]), "record 2: found", ErrFormat},
-		"large record": {compressed(t, length(maxRecord)), "record 0: found 12 bytes", ErrFormat},
+		"content": {changed(size + 20), "record 1: found the checksum", ErrFormat},
+		"offset":  {changed(size + 20), fmt.Sprintf("at byte %d, expected", size), ErrFormat},
+		"stored":  {changed(2*size - 1), "record 1: found the checksum", ErrFormat},
+		"length": {changed(2*size + 1), fmt.Sprintf("record 2: found a wrong checksum of the length at byte %d",
+			2*size), ErrFormat},
+		"foreign":  {[]byte("no records, but some text"), "not a TFRecord file", ErrFormat},
+		"empty":    {nil, "is empty", ErrFormat},
+		"cut":      {file[:len(file)-1], "record 2: found", ErrFormat},
+		"cut head": {file[:2*size+5], "record 2: found 5 bytes", ErrFormat},
+		"huge": {slices.Concat(file, length(1<<62)), "record 3: found a length of 4611686018427387904 bytes",
+			ErrFormat},
+		"large":       {slices.Concat(file, length(maxRecord)), "record 3: found 12 bytes", ErrFormat},
+		"negative":    {length(math.MaxUint64), "record 0: found a length", ErrFormat},
+		"longer":      {recordsOf(good, longer), `record 1, column "x": found float32 [3], expected float32 [2], as in the first record`, ErrFormat},
+		"missing":     {recordsOf(good, example(map[string]any{"label": []int64{1}})), `record 1, column "x": found no elements`, ErrFormat},
+		"no elements": {recordsOf(good, example(map[string]any{"label": []int64{1}, "x": []float32{}})), `record 1, column "x": found no elements`, ErrFormat},
+		"another":     {recordsOf(good, example(map[string]any{"label": []int64{1}, "x": []float32{1, 2}, "z": []int64{1}})), `record 1, column "z": found a value that the first record lacks`, ErrFormat},
+		"other type":  {recordsOf(good, example(map[string]any{"label": []int64{1}, "x": []int64{1, 2}})), `record 1, column "x": found int64 [2]`, ErrFormat},
+		"sequence":    {recordsOf(sequence), "record 0: found a tf.train.SequenceExample", ErrFormat},
+		"message":     {recordsOf([]byte("\x0a\xff")), "record 0: found a damaged message", ErrFormat},
+		"no features": {recordsOf(nil), "no value", ErrField},
+		"compressed":  {compressed(t, file), "compressed by gzip is not supported: decompress the file", ErrUnsupported},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := put(t, t.TempDir(), "bad.tfrecord", c.raw)
 			var err error
-			bounded.Allocates(t, 8<<20, func() { _, err = Open(path, Options{CSV: CSVOptions{Label: "label"}}) })
+			testkit.Allocates(t, 8<<20, func() { _, err = Open(path, Options{CSV: CSVOptions{Label: "label"}}) })
 			require.ErrorIs(t, err, c.err)
 			require.ErrorContains(t, err, path)
 			require.ErrorContains(t, err, c.want)
@@ -220,47 +221,13 @@ func TestBadRecords(t *testing.T) {
 	}
 }
 
-// A compressed file may have any size when decompressed: it takes disk up to a limit, and no memory.
-func TestCompressedRecordsAreBounded(t *testing.T) {
-	scratch := t.TempDir()
-	t.Setenv("TMPDIR", scratch)
-	left := func() int {
-		entries, err := os.ReadDir(scratch)
-		require.NoError(t, err)
-		return len(entries)
-	}
-	one := example(map[string]any{"x": []string{string(make([]byte, 1<<20))}})
-	packed := bytes.Repeat(compressed(t, recordsOf(one)), 100) // gzip joins compressed parts
-	path := put(t, t.TempDir(), "zeros.tfrecord.gz", packed)
-	_, err := Open(path, Options{})
-	require.ErrorIs(t, err, ErrTooLarge)
-	require.Zero(t, left())
-	bounded.Allocates(t, 16<<20, func() {
-		m, err := Open(path, Options{MaxBytes: 200 << 20})
-		require.NoError(t, err)
-		require.Equal(t, 100, m.Len())
-		require.Equal(t, 1, left())
-		for b, err := range m.Workers(1).Batches(Pass{Batch: 1, Skip: 98}) {
-			require.NoError(t, err)
-			require.Len(t, b.Fields[0].Values.([]string)[0], 1<<20)
-		}
-		require.NoError(t, m.Close())
-	})
-	require.Zero(t, left())
-	t.Setenv("TMPDIR", filepath.Join(scratch, "missing"))
-	_, err = Open(path, Options{MaxBytes: 200 << 20})
-	require.ErrorContains(t, err, "set the variable TMPDIR")
-	require.ErrorContains(t, err, path)
-}
-
-// Memory does not grow with the size of the files. The index has 24 bytes for each record.
+// Memory does not grow with the size of the files. The index has 16 bytes for each record, without the label.
 func TestRecordsAreBounded(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	one := example(map[string]any{"x": make([]float32, 1<<18), "label": []int64{1}})
 	path := put(t, t.TempDir(), "large.tfrecord", recordsOf(slices.Repeat([][]byte{one}, 32)...))
-	bounded.Allocates(t, 16<<20, func() {
+	testkit.Allocates(t, 16<<20, func() {
 		m := openLabelled(t, path)
-		require.EqualValues(t, 32*recordBytes, m.HeapBytes())
+		require.EqualValues(t, 32*(recordBytes+8), m.HeapBytes())
 		for _, err := range m.Shuffle(1).Workers(2).Batches(Pass{Batch: 2}) {
 			require.NoError(t, err)
 		}
@@ -271,47 +238,17 @@ func TestRecordSets(t *testing.T) {
 	dir := numberedRecords(t, 20, 3)
 	whole := copied(t, openLabelled(t, dir), Pass{Batch: 20})
 	require.Equal(t, 20, whole[0].Size)
-	for _, path := range []string{"set-00000-of-00003.tfrecord", "set-00002-of-00003.tfrecord", "set-*.tfrecord"} {
-		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(dir, path)), Pass{Batch: 20}))
-	}
+	require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(dir, "set-*.tfrecord")), Pass{Batch: 20}))
+	require.Equal(t, 6, openLabelled(t, filepath.Join(dir, "set-00000-of-00003.tfrecord")).Len())
 	require.Equal(t, 13, openLabelled(t, filepath.Join(dir, "set-0000[01]*")).Len())
-	for _, again := range []string{"set-1-of-3.tfrecord", "set-00001-of-00003.tfrecord.gz"} { // its samples would count twice
-		put(t, dir, again, nil)
-		_, err := Open(dir, Options{})
-		require.ErrorContains(t, err, "have the same name except for zeros, a hash or .gz")
-		require.NoError(t, os.Remove(filepath.Join(dir, again)))
+	other := t.TempDir() // TensorFlow Datasets writes the number of a file after the extension
+	for i := range 3 {
+		raw, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("set-%05d-of-00003.tfrecord", i)))
+		require.NoError(t, err)
+		put(t, other, fmt.Sprintf("flowers-train.tfrecord-%05d-of-00003", i), raw)
 	}
-	for _, other := range []string{"set-00000-of-00001.tfrecord", "set.tfrecord.gz"} {
-		put(t, dir, other, nil)
-		_, err := Open(dir, Options{})
-		require.ErrorContains(t, err, dir+": two sets of files with the same name: ")
-		require.ErrorContains(t, err, "set-00000-of-00003.tfrecord (a set of 3 files)")
-		require.ErrorContains(t, err, other)
-		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(dir, "set-00000-of-00003.tfrecord")), Pass{Batch: 20}))
-		require.NoError(t, os.Remove(filepath.Join(dir, other)))
-	}
-	// TensorFlow Datasets writes the number of a file after the extension. Other programs write no
-	// extension, and earlier versions of Hugging Face's datasets write a hash after the number.
-	for _, form := range []string{"flowers-train.tfrecord-N", "flowers-N", "flowers-N-H.tfrecord"} {
-		other := t.TempDir()
-		name := func(i int) string {
-			return strings.NewReplacer("N", fmt.Sprintf("%05d-of-00003", i), "H", fmt.Sprintf("%016x", 77*i)).Replace(form)
-		}
-		for i := range 3 {
-			raw, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("set-%05d-of-00003.tfrecord", i)))
-			require.NoError(t, err)
-			put(t, other, name(i), raw)
-		}
-		put(t, other, "features.json", []byte("{}"))
-		require.Equal(t, whole, copied(t, openLabelled(t, other), Pass{Batch: 20}))
-		require.Equal(t, whole, copied(t, openLabelled(t, filepath.Join(other, name(1))), Pass{Batch: 20}))
-	}
-	require.NoError(t, os.Remove(filepath.Join(dir, "set-00001-of-00003.tfrecord")))
-	for _, path := range []string{dir, filepath.Join(dir, "set-00002-of-00003.tfrecord")} {
-		_, err := Open(path, Options{})
-		require.ErrorContains(t, err, "file 1 (from 0) of the set set.tfrecord of 3 is missing")
-	}
-	require.Equal(t, 13, openLabelled(t, filepath.Join(dir, "set-*")).Len(), "a pattern selects files")
+	put(t, other, "features.json", []byte("{}"))
+	require.Equal(t, whole, copied(t, openLabelled(t, other), Pass{Batch: 20}))
 	_, err := Open(filepath.Join(dir, "none-*"), Options{})
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	put(t, dir, "a.csv", []byte("1,2\n"))
@@ -342,7 +279,8 @@ func TestRecordParts(t *testing.T) {
 func TestRecordsIgnore(t *testing.T) {
 	var records [][]byte
 	for i := range 4 {
-		records = append(records, example(map[string]any{"picture": []float32{1, 2}, "boxes": make([]int64, i), "label": []string{"b"}}))
+		records = append(records, example(map[string]any{"picture": []float32{1, 2}, "boxes": make([]int64, i),
+			"label": []string{"b"}}))
 	}
 	path := put(t, t.TempDir(), "some.tfrecord", recordsOf(records...))
 	_, err := Open(path, Options{CSV: CSVOptions{Label: "label"}})
@@ -420,16 +358,6 @@ func TestRecordsThatChange(t *testing.T) {
 	}
 }
 
-func TestManyRecordFiles(t *testing.T) {
-	m := openLabelled(t, numberedRecords(t, 2*maxOpenFiles, maxOpenFiles+1))
-	require.Nil(t, m.records.all[0].from)
-	require.Len(t, copied(t, m.Shuffle(1), Pass{Batch: 8}), 2*maxOpenFiles/8)
-	require.NoError(t, m.Close())
-	for _, err := range m.Batches(Pass{Batch: 1}) {
-		require.ErrorIs(t, err, fs.ErrClosed)
-	}
-}
-
 func TestFingerprintOfRecords(t *testing.T) {
 	print := func(m *InMemory) string {
 		text, ok, err := m.Fingerprint()
@@ -439,18 +367,16 @@ func TestFingerprintOfRecords(t *testing.T) {
 	}
 	dir := numberedRecords(t, 6, 2)
 	m := openLabelled(t, dir)
-	raw, err := os.ReadFile(filepath.Join(dir, "set-00000-of-00002.tfrecord"))
-	require.NoError(t, err)
-	put(t, dir, "set-00000-of-00002.tfrecord", compressed(t, raw))
-	require.Equal(t, print(m), print(openLabelled(t, dir)), "compression does not matter")
+	require.Equal(t, print(m), print(openLabelled(t, dir)))
 	require.NotEqual(t, print(m), print(m.Shuffle(1)))
 	dir = numberedRecords(t, 6, 1)
 	require.Equal(t, print(m), print(openLabelled(t, dir)), "the number of files does not matter")
-	taken, err := m.Take(5)
+	taken, _, err := m.Split(0.8, 1)
 	require.NoError(t, err)
 	require.NotEqual(t, print(m), print(taken))
 	other := example(map[string]any{"x": []float32{9, 9, 9}, "label": []int64{0}})
-	require.NotEqual(t, print(m), print(openLabelled(t, put(t, t.TempDir(), "a.tfrecord", recordsOf(slices.Repeat([][]byte{other}, 6)...)))))
+	require.NotEqual(t, print(m), print(openLabelled(t,
+		put(t, t.TempDir(), "a.tfrecord", recordsOf(slices.Repeat([][]byte{other}, 6)...)))))
 }
 
 // The errors of Check and CheckImages name the record.
@@ -462,14 +388,16 @@ func TestCheckRecords(t *testing.T) {
 	}
 	dir := t.TempDir()
 	put(t, dir, "a-00000-of-00002.tfrecord", recordsOf(row(1, 1, small), row(1, 2, small)))
-	second := put(t, dir, "a-00001-of-00002.tfrecord", recordsOf(row(1, 1, small), row(nan, 7, small[:50]), row(1, 1, small)))
+	second := put(t, dir, "a-00001-of-00002.tfrecord",
+		recordsOf(row(1, 1, small), row(nan, 7, small[:50]), row(1, 1, small)))
 	m, err := Open(dir, Options{CSV: CSVOptions{Label: "label"}, Images: ImageOptions{Size: 4}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"picture"}, imageFields(m))
 	require.Equal(t, dir+": 5 samples; picture uint8 [4 4 3], x float32 [2], y int64 []", describe(m))
 	var bad *RowError
 	require.ErrorAs(t, Check(m.Shuffle(1), "", finite), &bad)
-	require.Equal(t, RowError{File: second, Unit: "record", Row: 1, Column: "x[1]", Found: "NaN", Expected: bad.Expected, Fix: bad.Fix, Err: ErrValue}, *bad)
+	require.Equal(t, RowError{File: second, Unit: "record", Row: 1, Column: "x[1]", Found: "NaN", Expected: bad.Expected,
+		Fix: bad.Fix, Err: ErrValue}, *bad)
 	require.ErrorContains(t, Check(m, "y", Values{Classes: 3}), second+`: record 1, column "label": found 7`)
 	err = CheckImages(context.Background(), m)
 	require.ErrorIs(t, err, ErrFormat)
@@ -490,7 +418,7 @@ func TestCheckRecords(t *testing.T) {
 	require.NoError(t, m.Close())
 
 	// The model takes the picture as text, so the picture is not decoded.
-	m, err = Open(dir, Options{CSV: CSVOptions{Columns: []FieldSpec{{Name: "picture", Type: "string"}, {Name: "x"}}}})
+	m, err = Open(dir, Options{CSV: CSVOptions{Inputs: []FieldSpec{{Name: "picture", Type: "string"}, {Name: "x"}}}})
 	require.NoError(t, err)
 	require.Equal(t, small, fieldsOf(t, m)["picture"].Values.([]string)[0])
 	require.NoError(t, m.Close())
@@ -498,11 +426,69 @@ func TestCheckRecords(t *testing.T) {
 	require.ErrorContains(t, err, "ImageOptions.Size")
 }
 
+// BenchmarkFirstBatch opens 10 million records, checks and identifies them, and takes a batch from the
+// middle of a shuffled epoch, as a resumed training does. It reports how much the resident memory grew.
+func BenchmarkFirstBatch(b *testing.B) {
+	const records = 10_000_000
+	path := filepath.Join(b.TempDir(), "large.tfrecord")
+	f, err := os.Create(path)
+	require.NoError(b, err)
+	w := bufio.NewWriterSize(f, 1<<20)
+	some := make([][]byte, 100)
+	for i := range some {
+		some[i] = recordsOf(example(map[string]any{"x": []float32{float32(i), 1, 2, 3}, "label": []int64{int64(i % 10)}}))
+	}
+	for i := range records {
+		_, err := w.Write(some[i%len(some)])
+		require.NoError(b, err)
+	}
+	require.NoError(b, w.Flush())
+	require.NoError(b, f.Close())
+	debug.FreeOSMemory()
+	before := resident(b)
+	for b.Loop() {
+		m, err := Open(path, Options{CSV: CSVOptions{Label: "label"}})
+		require.NoError(b, err)
+		require.NoError(b, Check(m, "", finite))
+		require.NoError(b, Check(m, "y", Values{Classes: 10}))
+		train, _, err := m.Split(0.9, 1)
+		require.NoError(b, err)
+		shuffled := train.Shuffle(1)
+		_, _, err = shuffled.Fingerprint()
+		require.NoError(b, err)
+		for batch, err := range shuffled.Batches(Pass{Batch: 32, Epoch: 3, Skip: 100_000}) {
+			require.NoError(b, err)
+			require.Equal(b, 32, batch.Size)
+			break
+		}
+		b.StopTimer()
+		b.ReportMetric(float64(resident(b)-before)/(1<<20), "MiB-RSS")
+		debug.FreeOSMemory()
+		b.ReportMetric(float64(resident(b)-before)/(1<<20), "MiB-RSS-live")
+		require.NoError(b, m.Close())
+		runtime.KeepAlive(shuffled)
+		b.StartTimer()
+	}
+}
+
+// resident returns the resident memory of this process.
+func resident(t testing.TB) (bytes int) {
+	t.Helper()
+	raw, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skipf("resident memory is unknown: %v", err)
+	}
+	var size, pages int
+	_, err = fmt.Sscan(string(raw), &size, &pages)
+	require.NoError(t, err)
+	return pages * os.Getpagesize()
+}
+
 func FuzzTFRecord(f *testing.F) {
 	good := example(map[string]any{"x": []float32{1, 2}, "label": []int64{-1}, "t": []string{"a", ""}})
 	f.Add(recordsOf(good, good), good)
 	f.Add(recordsOf(good)[:20], []byte("\x0a\x02\x0a\x00"))
-	for _, name := range []string{"table.tfrecord", "zipped.tfrecord.gz", "lengths.tfrecord"} {
+	for _, name := range []string{"table.tfrecord", "lengths.tfrecord"} {
 		raw, err := os.ReadFile(filepath.Join("testdata", "records", name))
 		require.NoError(f, err)
 		f.Add(raw, raw[12:max(12, min(len(raw), 100))])
@@ -522,9 +508,10 @@ func readHostile(t *testing.T, name string, raw []byte, most int) {
 	var m *InMemory
 	var err error
 	path := put(t, t.TempDir(), name, raw)
-	bounded.Allocates(t, most, func() { m, err = Open(path, Options{MaxBytes: 1 << 20, Images: ImageOptions{Size: 1}}) })
+	testkit.Allocates(t, most, func() { m, err = Open(path, Options{MaxBytes: 1 << 20, Images: ImageOptions{Size: 1}}) })
 	if err != nil {
-		require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnsupported), "%v", err)
+		require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrTooLarge) ||
+			errors.Is(err, ErrUnsupported), "%v", err)
 		require.ErrorContains(t, err, name)
 		return
 	}
@@ -534,4 +521,18 @@ func readHostile(t *testing.T, name string, raw []byte, most int) {
 		require.True(t, err != nil || b.Size > 0)
 	}
 	require.NoError(t, m.Close())
+}
+
+// A whole word in the name of a file is its part.
+func TestPartsOfRecordFiles(t *testing.T) {
+	dir := t.TempDir()
+	one := example(map[string]any{"x": []float32{1}, "label": []int64{1}})
+	put(t, dir, "contest-train.tfrecord", recordsOf(one, one, one))
+	put(t, dir, "contest-test.tfrecord", recordsOf(one))
+	for split, want := range map[string]int{"train": 3, "test": 1} {
+		m, err := Open(dir, Options{Split: split, CSV: CSVOptions{Label: "label"}})
+		require.NoError(t, err)
+		require.Equal(t, want, m.Len(), split)
+		require.NoError(t, m.Close())
+	}
 }

@@ -1,59 +1,12 @@
 package data
 
 import (
-	"encoding/json"
-	"image"
 	"math"
 	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-// Resized pixels equal those of tf.image.resize (TensorFlow 2.21), rounded to the nearest whole number if
-// they are bytes. The file has TensorFlow's values for a picture of random colours (see
-// testdata/resized.py).
-func TestResizedLikeTensorFlow(t *testing.T) {
-	raw, err := os.ReadFile("testdata/resized.json")
-	require.NoError(t, err)
-	var want struct {
-		Picture       []int
-		Height, Width int
-		Resized       []struct {
-			Height, Width, Channels int
-			Values                  []float32
-		}
-	}
-	require.NoError(t, json.Unmarshal(raw, &want))
-	bounds := image.Rect(0, 0, want.Width+2, want.Height+1)
-	inner := image.Rect(2, 1, want.Width+2, want.Height+1)
-	for _, to := range want.Resized {
-		rounded := make(vec[uint8], len(to.Values))
-		for i, v := range to.Values {
-			rounded[i] = uint8(math.Floor(float64(v) + 0.5))
-		}
-		for _, float := range []bool{false, true} {
-			o, err := ImageOptions{Height: to.Height, Width: to.Width, Channels: to.Channels, Float: float}.complete()
-			require.NoError(t, err)
-			p := newPainter(o)
-			rgba, others := image.NewRGBA(bounds), image.NewNRGBA(bounds)
-			for i, v := range want.Picture {
-				at := rgba.PixOffset(2+i/3%want.Width, 1+i/3/want.Width)
-				rgba.Pix[at+i%3], others.Pix[at+i%3] = uint8(v), uint8(v)
-				rgba.Pix[at+3], others.Pix[at+3] = 255, 255
-			}
-			for _, picture := range []image.Image{rgba.SubImage(inner), others.SubImage(inner)} {
-				got := makeVector(o.kind(), len(to.Values)+1)
-				p.draw(got, 1, picture)
-				if float {
-					require.Equal(t, append([]float32{0}, to.Values...), got.values(0, got.len()), "%dx%dx%d of %T", to.Height, to.Width, to.Channels, picture)
-				} else {
-					require.Equal(t, append([]uint8{0}, rounded...), got.values(0, got.len()), "%dx%dx%d of %T", to.Height, to.Width, to.Channels, picture)
-				}
-			}
-		}
-	}
-}
 
 // Images of float32 (ImageOptions.Float) are augmented and scaled like images of uint8, and no check
 // decodes them.

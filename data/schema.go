@@ -3,8 +3,6 @@ package data
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -39,6 +37,11 @@ type Rule struct {
 	// the text "" in a column of text.
 	Missing  *string  `json:"missing,omitempty" yaml:"missing,omitempty"`
 	NAValues []string `json:"na_values,omitempty" yaml:"na_values,omitempty,flow"`
+	// Strip lists texts that are removed from a float or int, such as "$". Thousands and Decimal are its
+	// separators, as in pandas.read_csv; the default is none and a point.
+	Strip     []string `json:"strip,omitempty" yaml:"strip,omitempty,flow"`
+	Thousands string   `json:"thousands,omitempty" yaml:"thousands,omitempty"`
+	Decimal   string   `json:"decimal,omitempty" yaml:"decimal,omitempty"`
 	// Values are the categories with their numbers. For a label, these are the numbers of the classes.
 	Values map[string]int64 `json:"values,omitempty" yaml:"values,omitempty,flow"`
 	// TrueValues and FalseValues are the words of bools, in any case. The default is true and 1,
@@ -55,7 +58,8 @@ type Rule struct {
 	asBool bool   // whether values are bools
 }
 
-var ruleKeys = []string{"type", "missing", "na_values", "values", "true_values", "false_values", "format", "unit"}
+var ruleKeys = []string{"type", "missing", "na_values", "strip", "thousands", "decimal", "values", "true_values",
+	"false_values", "format", "unit"}
 
 var ruleTypes = []string{"float", "int", "text", "bool", "category", "date"}
 
@@ -89,7 +93,8 @@ func layoutOf(format string, padded bool) (layout string, ok bool) {
 			return "", false
 		}
 		part := directives[format[i]]
-		if len(part) == 1 && (padded || strings.HasPrefix(format[i+1:], "%")) { // without a separator after it, a number has two digits
+		// without a separator after it, a number has two digits
+		if len(part) == 1 && (padded || strings.HasPrefix(format[i+1:], "%")) {
 			part = "0" + part
 		}
 		layout += part
@@ -118,12 +123,9 @@ func ReadSchema(path string) (*Schema, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(s); err != nil {
-		text := strings.NewReplacer("yaml: unmarshal errors:\n  ", "", "field ", "key ", "in type data.Rule", "in a rule, which has "+strings.Join(ruleKeys, ", "),
-			"in type data.Schema", "in a schema, which has columns", "data.Rule", "rules", "into []string", "as a list, such as ['?']", "!!str ", "").Replace(err.Error())
-		return nil, fmt.Errorf("%s: %s: %w", path, text, ErrFormat)
-	}
-	if err := decoder.Decode(&yaml.Node{}); err != io.EOF {
-		return nil, fmt.Errorf("%s: found a second document after ---, expected one with all rules: %w", path, ErrFormat)
+		text := strings.NewReplacer("yaml: unmarshal errors:\n  ", "", "field ", "key ", "type data.", "a ", "data.",
+			"").Replace(err.Error())
+		return nil, fmt.Errorf("%s: %s; a rule has the keys %s: %w", path, text, strings.Join(ruleKeys, ", "), ErrFormat)
 	}
 	// The decoder truncates fractions without an error, so the numbers of categories are read again as
 	// text.
@@ -136,7 +138,8 @@ func ReadSchema(path string) (*Schema, error) {
 	for name, rule := range numbers.Columns {
 		for category, number := range rule.Values {
 			if number.Kind == yaml.ScalarNode && number.ShortTag() != "!!int" {
-				return nil, fmt.Errorf("%s: line %d: the rule of column %q: category %s has the number %s, expected an integer: %w", path, number.Line, name, quote(category), number.Value, ErrFormat)
+				return nil, fmt.Errorf("%s: line %d: the rule of column %q: category %s has the number %s, expected an integer: %w",
+					path, number.Line, name, quote(category), number.Value, ErrFormat)
 			}
 		}
 	}
@@ -158,13 +161,15 @@ func (r *Rule) complete() error {
 	r.layout, known = layoutOf(cmp.Or(r.Format, usualDate), false)
 	switch {
 	case (r.Type == "category") != (len(r.Values) > 0):
-		return fmt.Errorf("values: only a category has values, and it needs their numbers, as in {female: 0, male: 1}: %w", ErrFormat)
+		return fmt.Errorf("values: only a category has values, and it needs their numbers, as in {female: 0, male: 1}: %w",
+			ErrFormat)
 	case r.Type != "bool" && r.TrueValues != nil:
 		return fmt.Errorf("true_values: only a bool has them, and the type is %s: %w", r.Type, ErrFormat)
 	case r.Type != "date" && r.Format+r.Unit != "":
 		return fmt.Errorf("format and unit: only a date has them, and the type is %s: %w", r.Type, ErrFormat)
 	case !known:
-		return fmt.Errorf("format: found %s, expected %%Y, %%m, %%d, %%H, %%M, %%S, %%I, %%p, %%y, %%b, %%B, %%a, %%A or %%z, and separators: %w", quote(r.Format), ErrFormat)
+		return fmt.Errorf("format: found %s, expected %%Y, %%m, %%d, %%H, %%M, %%S, %%I, %%p, %%y, %%b, %%B, %%a, %%A or "+
+			"%%z, and separators: %w", quote(r.Format), ErrFormat)
 	case r.Type == "date" && !strings.Contains(r.layout, "06"): // %Y becomes 2006, which contains 06
 		return fmt.Errorf("format: found %s, expected a year, %%Y or %%y: %w", quote(r.Format), ErrFormat)
 	case !slices.Contains([]string{"", "days", "seconds"}, r.Unit):
@@ -177,6 +182,9 @@ func (r *Rule) complete() error {
 			return fmt.Errorf("%s is in true_values and in false_values: %w", quote(word), ErrFormat)
 		}
 	}
+	if err := r.checkSeparators(); err != nil {
+		return err
+	}
 	if r.Missing != nil && *r.Missing == missingIsError {
 		r.Missing = nil
 	}
@@ -184,7 +192,21 @@ func (r *Rule) complete() error {
 		return nil
 	}
 	if _, ok := r.convert(*r.Missing); !ok {
-		return fmt.Errorf("missing: found %s, expected %s, or %s: %w", quote(*r.Missing), r.expected(), missingIsError, ErrFormat)
+		return fmt.Errorf("missing: found %s, expected %s, or %s: %w", quote(*r.Missing), r.expected(), missingIsError,
+			ErrFormat)
+	}
+	return nil
+}
+
+func (r *Rule) checkSeparators() error {
+	decimal := cmp.Or(r.Decimal, ".")
+	switch {
+	case r.Type != "float" && r.Type != "int" && (r.Strip != nil || r.Thousands+r.Decimal != ""):
+		return fmt.Errorf("strip, thousands and decimal: only a float and an int have them, and the type is %s: %w", r.Type,
+			ErrFormat)
+	case decimal != "." && decimal != ",", !strings.Contains(",. '", r.Thousands), r.Thousands == decimal:
+		return fmt.Errorf("thousands and decimal: found %s and %s, expected different separators, decimal . or , and "+
+			"thousands , . ' or a space: %w", quote(r.Thousands), quote(decimal), ErrFormat)
 	}
 	return nil
 }
@@ -200,22 +222,14 @@ func (o CSVOptions) rules() (map[string]*Rule, error) {
 		if err := r.complete(); err != nil {
 			return nil, fmt.Errorf("the rule of column %q: %w", name, err)
 		}
-		r.asText = r.Type == "text" || o.Text || o.takes(name, dtype.For[string]())
-		r.asBool = r.Type == "bool" && (o.Bool || o.takes(name, dtype.For[bool]()))
+		r.asText = r.Type == "text" || o.only(dtype.For[string]()) || o.takes(name, dtype.For[string]())
+		r.asBool = r.Type == "bool" && (o.only(dtype.For[bool]()) || o.takes(name, dtype.For[bool]()))
 		if name == o.Label {
 			r.asText, r.asBool = r.Type == "text" || r.Type == "category", false
 		}
 		rules[name] = &r
 	}
 	return rules, nil
-}
-
-// ruleOf returns the rule of a column; nil if there is none.
-func (s *Schema) ruleOf(rules map[string]*Rule, name string) *Rule {
-	if s.allTexts() {
-		return &Rule{Type: "text", asText: true}
-	}
-	return rules[name]
 }
 
 func (s *Schema) allTexts() bool { return s != nil && s.texts }
@@ -233,14 +247,16 @@ func (s *Schema) names() []string {
 func (o *CSVOptions) useSchema(rules map[string]*Rule, columns []string, label string) error {
 	for _, name := range o.Schema.names() {
 		if !o.Schema.Partial && !slices.Contains(columns, name) {
-			return fmt.Errorf("the schema has a rule for column %s, and the columns are %s; correct the name, or remove the rule: %w", quote(name), list(columns), ErrFormat)
+			return fmt.Errorf("the schema has a rule for column %s, and the columns are %s; correct the name, or remove the "+
+				"rule: %w", quote(name), list(columns), ErrFormat)
 		}
 	}
 	r := rules[label]
 	if r == nil || r.Type != "category" {
 		return nil
 	}
-	classes := slices.SortedFunc(maps.Keys(r.Values), func(a, b string) int { return cmp.Compare(r.Values[a], r.Values[b]) })
+	classes := slices.SortedFunc(maps.Keys(r.Values),
+		func(a, b string) int { return cmp.Compare(r.Values[a], r.Values[b]) })
 	for i, class := range classes {
 		if r.Values[class] != int64(i) {
 			return fmt.Errorf("the classes of label %s in the schema have the numbers %v, expected 0 to %d: %w",
@@ -248,7 +264,8 @@ func (o *CSVOptions) useSchema(rules map[string]*Rule, columns []string, label s
 		}
 	}
 	if len(o.Classes) > 0 && !slices.Equal(o.Classes, classes) {
-		return fmt.Errorf("the schema has the classes %s for label %s, and the model has %s; give both the same numbers: %w", list(classes), quote(label), list(o.Classes), ErrFormat)
+		return fmt.Errorf("the schema has the classes %s for label %s, and the model has %s; give both the same numbers: %w",
+			list(classes), quote(label), list(o.Classes), ErrFormat)
 	}
 	o.Classes = classes
 	return nil
@@ -290,7 +307,8 @@ func (r *Rule) invalid(cell, fix string) error {
 }
 
 func (r *Rule) isMissing(cell string) bool {
-	return cell == "" || slices.Contains(r.NAValues, cell) || (r.Type == "float" || r.Type == "int") && strings.EqualFold(cell, "nan")
+	return cell == "" || slices.Contains(r.NAValues, cell) || (r.Type == "float" || r.Type == "int") &&
+		strings.EqualFold(cell, "nan")
 }
 
 // convert returns the number of a cell as text, and whether the rule allows the cell. Cells of type
@@ -300,18 +318,23 @@ func (r *Rule) convert(cell string) (string, bool) {
 	case "text":
 		return cell, true
 	case "float":
+		cell = r.plain(cell)
 		return cell, isNumber(cell) && isDecimal(cell)
 	case "int":
-		if v, err := strconv.ParseFloat(cell, 64); err == nil && isDecimal(cell) && v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+		cell = r.plain(cell)
+		if v, err := strconv.ParseFloat(cell, 64); err == nil && isDecimal(cell) && v == math.Trunc(v) &&
+			math.Abs(v) < 1<<53 {
 			return strconv.FormatInt(int64(v), 10), true
 		}
 		_, err := strconv.ParseInt(cell, 10, 64)
 		return cell, err == nil
 	case "bool":
 		switch {
-		case r.TrueValues == nil && strings.EqualFold(cell, "true"), r.TrueValues == nil && cell == "1", contains(r.TrueValues, cell):
+		case r.TrueValues == nil && strings.EqualFold(cell, "true"), r.TrueValues == nil && cell == "1",
+			contains(r.TrueValues, cell):
 			return "1", true
-		case r.FalseValues == nil && strings.EqualFold(cell, "false"), r.FalseValues == nil && cell == "0", contains(r.FalseValues, cell):
+		case r.FalseValues == nil && strings.EqualFold(cell, "false"), r.FalseValues == nil && cell == "0",
+			contains(r.FalseValues, cell):
 			return "0", true
 		}
 		return "", false
@@ -328,6 +351,31 @@ func (r *Rule) convert(cell string) (string, bool) {
 		seconds = int64(math.Floor(float64(seconds) / day))
 	}
 	return strconv.FormatInt(seconds, 10), err == nil
+}
+
+// plain returns a number without Strip and Thousands and with a decimal point, or "" if its separators are not
+// those of the rule.
+func (r *Rule) plain(cell string) string {
+	if r.Strip == nil && r.Thousands+r.Decimal == "" {
+		return cell
+	}
+	for _, text := range r.Strip {
+		cell = strings.ReplaceAll(cell, text, "")
+	}
+	whole, fraction, _ := strings.Cut(strings.TrimSpace(cell), cmp.Or(r.Decimal, "."))
+	if r.Thousands != "" {
+		groups := strings.Split(whole, r.Thousands)
+		for _, group := range groups[1:] {
+			if len(group) != 3 || len(strings.TrimLeft(groups[0], "+-")) > 3 {
+				return ""
+			}
+		}
+		whole = strings.Join(groups, "")
+	}
+	if strings.ContainsAny(whole+fraction, ",.") {
+		return ""
+	}
+	return strings.TrimSuffix(whole+"."+fraction, ".")
 }
 
 func contains(words []string, cell string) bool {
@@ -354,84 +402,23 @@ func (r *Rule) expected() string {
 	return "text"
 }
 
-// token applies the rule to a token of JSON lines.
-func (r *Rule) token(token json.Token) (json.Token, error) {
-	cell := ""
-	switch v := token.(type) {
-	case json.Number:
-		cell = v.String()
-	case string:
-		cell = v
-	case bool:
-		cell = strconv.FormatBool(v)
-	case json.Delim:
-		if r.Missing == nil && r.Type == "text" { // a rule of type text without Missing does not change arrays
-			return token, nil
-		}
-		return nil, wrong("an array or an object", "a single value, because the schema has a rule for the column")
-	}
-	text, err := r.read(cell)
+// apply replaces a cell by the value that the rule r of its column gives it. r is nil for a column without
+// a rule.
+func (s *Schema) apply(r *Rule, c *cell) error {
 	switch {
-	case err != nil:
-		return nil, err
-	case r.asText:
-		return text, nil
-	case r.asBool:
-		return text == "1", nil
+	case s.allTexts() && c.kind != listCell:
+		c.kind = textCell
+		return nil
+	case r == nil || s.allTexts():
+		return nil
+	case c.kind == listCell:
+		return wrongCell("an array", "a single value, because the schema has a rule for the column", lineFix)
 	}
-	return json.Number(text), nil
-}
-
-// value returns the value of a cell as a vector of one element. The vector is valid even if err is not
-// nil.
-func (r *Rule) value(cell string, exact bool) (vector, error) {
-	text, err := r.read(cell)
-	number := 0.0
-	if err == nil && r.Type == "float" && !r.asText {
-		if number, _ = strconv.ParseFloat(text, 64); math.Abs(number) > math.MaxFloat32 {
-			err = &RowError{Found: quote(cell), Expected: fmt.Sprintf("a number within float32, up to %.2g", math.MaxFloat32), Fix: "scale the column down", Err: ErrFormat}
-		}
+	text, err := r.read(c.text)
+	if c.text, c.kind = text, numberCell; r.asText {
+		c.kind = textCell
+	} else if r.asBool {
+		c.kind = boolCell
 	}
-	switch {
-	case r.asText:
-		return vec[string]{text}, err
-	case r.asBool:
-		return vec[bool]{text == "1"}, err
-	case r.Type == "float" && exact:
-		return vec[float64]{number}, err
-	case r.Type == "float":
-		return vec[float32]{float32(number)}, err
-	}
-	integer, _ := strconv.ParseInt(text, 10, 64) // read has checked it
-	return vec[int64]{integer}, err
-}
-
-// ruled applies the rule of a column to a value. It returns v if the column has no rule.
-func (s *recordSet) ruled(name string, v value) value {
-	rule := s.options.CSV.Schema.ruleOf(s.rules, name)
-	if rule == nil || errors.Is(v.err, ErrUnsupported) && !v.date || s.options.CSV.Schema.allTexts() && v.shape != nil {
-		return v
-	}
-	if v.shape != nil {
-		v.err = &RowError{Unit: "record", Column: strconv.Quote(name), Found: "a list", Expected: "a single value, because the schema has a rule for the column", Fix: "remove the rule", Err: ErrFormat}
-		return v
-	}
-	cell := ""
-	if v.count > 0 {
-		one := makeVector(v.kind, 1)
-		if v.err = s.decode(v, one, 0); v.err != nil {
-			return v
-		}
-		if cell = string(appendText(nil, one, 0)); v.kind.Kind == dtype.String {
-			cell = one.(vec[string])[0]
-		}
-	}
-	v = value{count: 1}
-	if v.decoded, v.err = rule.value(cell, s.options.CSV.Exact); v.err != nil {
-		row := *v.err.(*RowError)
-		row.Unit, row.Column = "record", strconv.Quote(name)
-		v.err = &row
-	}
-	v.kind = v.decoded.kind()
-	return v
+	return err
 }

@@ -2,6 +2,7 @@ package data
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -19,36 +20,28 @@ import (
 // in the YAML state the number of missing cells, which are errors until the schema has a value for
 // them. Columns of lists have no rules.
 func InferSchema(path string, o Options) ([]byte, error) {
-	o.CSV = CSVOptions{Text: true, Header: "yes", Comma: o.CSV.Comma, Schema: &Schema{texts: true}}
+	o.CSV = CSVOptions{Header: "yes", Schema: &Schema{texts: true}}
 	o.Images = ImageOptions{Size: 1} // images have no schema, so any size will do
 	ds, err := Open(path, o)
 	if err != nil {
 		return nil, err
 	}
 	defer ds.Close()
-	guesses := map[string][]*guess{} // by field
 	var all []*guess
 	for _, f := range ds.Fields() {
-		names := f.Columns // of a CSV file
-		if names == nil && len(f.Shape) == 0 && f.Type == dtype.For[string]().Name {
-			names = []string{f.Name}
+		if len(f.Shape) > 0 || f.Type != dtype.For[string]().Name {
+			continue
 		}
-		for _, name := range names {
-			g := newGuess(name)
-			if c, _ := ds.column(f.Name); c.made != nil {
-				g.ordered = orderOf(c.made)
-			}
-			guesses[f.Name], all = append(guesses[f.Name], g), append(all, g)
-		}
+		all = append(all, newGuess(f.Name))
 	}
 	for b, err := range ds.Batches(Pass{Batch: 256}) {
 		if err != nil {
 			return nil, err
 		}
-		for name, of := range guesses {
-			a, _ := b.Field(name)
-			for i, cell := range a.Values.([]string) {
-				of[i%len(of)].add(cell)
+		for _, g := range all {
+			a, _ := b.Field(g.name)
+			for _, cell := range a.Values.([]string) {
+				g.add(cell)
 			}
 		}
 	}
@@ -69,17 +62,6 @@ func InferSchema(path string, o Options) ([]byte, error) {
 	return out.Bytes(), encoder.Close()
 }
 
-// orderOf returns the categories of a column that is an ordered category, in their order; nil for other
-// columns.
-func orderOf(from maker) []string {
-	if field, ok := from.(*recordField); ok {
-		if table, ok := field.set.format.(tableFormat); ok {
-			return table.order(field.name)
-		}
-	}
-	return nil
-}
-
 // guess infers the rule of a column from its cells.
 type guess struct {
 	name           string
@@ -87,13 +69,22 @@ type guess struct {
 	notAvailable   map[string]bool
 	counts         map[string]int // nil if there are too many different cells for a category
 	fits           []fit          // the first one becomes the rule
-	ordered        []string       // the categories, if an Arrow or Parquet file has an ordered category
 }
 
 // fit is a rule that all cells fit so far.
 type fit struct {
 	Rule
 	sum float64 // of the numbers of the cells
+}
+
+// SuggestRule returns a rule of a schema, as YAML, that reads a cell as a number; "" if none is known.
+func SuggestRule(cell string) string {
+	g := newGuess("")
+	if g.add(cell); len(g.fits) == 0 || g.missing > 0 {
+		return ""
+	}
+	text, _ := json.Marshal(g.fits[0].Rule) // a rule has texts only
+	return string(text)
 }
 
 // maxCategories is the maximum number of categories of a column.
@@ -104,14 +95,23 @@ var notAvailable = []string{"?", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/
 
 // newGuess returns a guess with all rules that may fit.
 func newGuess(name string) *guess {
-	g := &guess{name: name, notAvailable: map[string]bool{}, counts: map[string]int{}, fits: []fit{{Rule: Rule{Type: "int"}}, {Rule: Rule{Type: "float"}}}}
+	g := &guess{name: name, notAvailable: map[string]bool{}, counts: map[string]int{},
+		fits: []fit{{Rule: Rule{Type: "int"}}}}
+	for _, sign := range [][]string{nil, {"$"}, {"€"}, {"£"}, {"%"}} {
+		for _, r := range []Rule{{}, {Thousands: ","}, {Decimal: ","}, {Thousands: ".", Decimal: ","}} {
+			r.Type, r.Strip = "float", sign
+			g.fits = append(g.fits, fit{Rule: r})
+		}
+	}
 	for _, words := range [][2]string{{"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"on", "off"}} {
-		g.fits = append(g.fits, fit{Rule: Rule{Type: "bool", TrueValues: []string{words[0]}, FalseValues: []string{words[1]}}})
+		g.fits = append(g.fits, fit{Rule: Rule{Type: "bool", TrueValues: []string{words[0]},
+			FalseValues: []string{words[1]}}})
 	}
 	for _, format := range []string{usualDate, "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y"} {
 		g.fits = append(g.fits, fit{Rule: Rule{Type: "date", Format: format, Unit: "days"}})
 	}
-	for _, format := range []string{usualDate + "T%H:%M:%S", usualDate + " %H:%M:%S", usualDate + "T%H:%M:%SZ", usualDate + "T%H:%M:%S%z", usualDate + " %H:%M:%S%z"} {
+	for _, format := range []string{usualDate + "T%H:%M:%S", usualDate + " %H:%M:%S", usualDate + "T%H:%M:%SZ", usualDate +
+		"T%H:%M:%S%z", usualDate + " %H:%M:%S%z"} {
 		g.fits = append(g.fits, fit{Rule: Rule{Type: "date", Format: format, Unit: "seconds"}})
 	}
 	for i := range g.fits {
@@ -153,13 +153,9 @@ func (g *guess) node() (*yaml.Node, error) {
 	case present == 0:
 	case len(g.fits) > 0:
 		r = g.fits[0].Rule
-	case g.counts != nil && (g.ordered != nil || 2*len(g.counts) <= present):
+	case g.counts != nil && 2*len(g.counts) <= present:
 		r = Rule{Type: "category", Values: map[string]int64{}}
-		values := slices.Sorted(maps.Keys(g.counts))
-		if !slices.ContainsFunc(values, func(value string) bool { return !slices.Contains(g.ordered, value) }) {
-			values = g.ordered
-		}
-		for i, value := range values {
+		for i, value := range slices.Sorted(maps.Keys(g.counts)) {
 			r.Values[value] = int64(i)
 		}
 	}

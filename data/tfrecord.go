@@ -1,6 +1,7 @@
 package data
 
 import (
+	"bufio"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -14,10 +15,8 @@ import (
 	"steadyfit/internal/wire"
 )
 
-// tfRecord reads TFRecord files of tf.train.Example messages. A record is the length of the message
-// (8 bytes), the checksum of the length, the message, and its checksum.
-type tfRecord struct{}
-
+// A record of a TFRecord file is the length of the message (8 bytes), the checksum of the length, the message,
+// which is a tf.train.Example, and its checksum.
 const (
 	// maxRecord limits the bytes of a record. Each worker has memory for one record.
 	maxRecord = 256 << 20
@@ -25,19 +24,18 @@ const (
 	recordHead, recordTail = 12, 4
 )
 
-func (tfRecord) name() string { return "TFRecord" }
+// tfRecord reads TFRecord files.
+type tfRecord struct{}
 
 func (tfRecord) usualLabel() string { return "" }
 
-func (tfRecord) begins(head []byte) bool {
-	return len(head) >= recordHead && wire.Checksum(head[:8]) == binary.LittleEndian.Uint32(head[8:])
-}
-
-func (t tfRecord) scan(r io.Reader, size int64, each func(record, []byte) error) error {
+func (tfRecord) scan(f io.Reader, size int64, each func(offset int64, sum uint32, raw []byte) error) error {
+	r := bufio.NewReaderSize(f, 1<<20)
 	var head [recordHead]byte
 	var raw []byte
 	for at := int64(0); ; {
 		got, err := io.ReadFull(r, head[:])
+		begins := wire.Checksum(head[:8]) == binary.LittleEndian.Uint32(head[8:])
 		switch {
 		case err == io.EOF:
 			return nil
@@ -45,59 +43,49 @@ func (t tfRecord) scan(r io.Reader, size int64, each func(record, []byte) error)
 			return truncatedRecord(at, int64(got))
 		case err != nil:
 			return corrupt(err)
-		case !t.begins(head[:]) && at == 0:
+		case !begins && at == 0 && (head[0] == 0x1f && head[1] == 0x8b || head[0] == 0x78 && (0x7800+int(head[1]))%31 == 0):
+			return fmt.Errorf("TFRecord compressed by %s is %w: decompress the file",
+				map[bool]string{true: "zlib", false: "gzip"}[head[0] == 0x78], ErrUnsupported)
+		case !begins && at == 0:
 			return fmt.Errorf("not a TFRecord file: the checksum of its first 8 bytes is wrong: %w", ErrFormat)
-		case !t.begins(head[:]):
-			return recordError(fmt.Sprintf("a wrong checksum of the length at byte %d", at), "a record", "copy or write the file again")
+		case !begins:
+			return recordError(fmt.Sprintf("a wrong checksum of the length at byte %d", at), "a record",
+				"copy or write the file again")
 		}
 		length := binary.LittleEndian.Uint64(head[:])
 		if length > maxRecord {
-			return recordError(fmt.Sprintf("a length of %d bytes at byte %d", length, at), fmt.Sprintf("at most %d", maxRecord), "write smaller records")
+			return recordError(fmt.Sprintf("a length of %d bytes at byte %d", length, at),
+				fmt.Sprintf("at most %d", maxRecord), "write smaller records")
 		}
-		need := int64(length) + recordTail
-		if left := size - at - recordHead; size >= 0 && left < need {
+		need := int(length) + recordTail
+		if left := size - at - recordHead; left < int64(need) {
 			return truncatedRecord(at, recordHead+left)
 		}
-		if raw, err = readGrowing(r, raw, int(need)); err == io.EOF || err == io.ErrUnexpectedEOF {
-			return truncatedRecord(at, recordHead+int64(len(raw)))
-		} else if err != nil {
+		raw = slices.Grow(raw[:0], need)[:need]
+		if _, err := io.ReadFull(r, raw); err != nil {
 			return corrupt(err)
 		}
 		content := raw[:length]
-		found := recordAt(at+recordHead, content)
-		if want := binary.LittleEndian.Uint32(raw[length:]); found.sum != want {
-			return recordError(fmt.Sprintf("the checksum %#08x at byte %d", found.sum, at), fmt.Sprintf("%#08x, as stored in the file", want), "copy or write the file again")
+		sum := wire.Checksum(content)
+		if want := binary.LittleEndian.Uint32(raw[length:]); sum != want {
+			return recordError(fmt.Sprintf("the checksum %#08x at byte %d", sum, at),
+				fmt.Sprintf("%#08x, as stored in the file", want), "copy or write the file again")
 		}
-		if err := each(found, content); err != nil {
+		if err := each(at+recordHead, sum, content); err != nil {
 			return err
 		}
-		at += recordHead + need
+		at += recordHead + int64(need)
 	}
 }
 
 func truncatedRecord(at, have int64) error {
-	return recordError(fmt.Sprintf("%d bytes from byte %d to the end of the file", have, at), "a whole record", "the file is truncated: copy or write it again")
+	return recordError(fmt.Sprintf("%d bytes from byte %d to the end of the file", have, at), "a whole record",
+		"the file is truncated: copy or write it again")
 }
 
 // recordError returns an error for a record. recordSet.failed adds the file and the record.
 func recordError(found, expected, fix string) error {
 	return &RowError{Unit: "record", Found: found, Expected: expected, Fix: fix, Err: ErrFormat}
-}
-
-// readGrowing reads n bytes into buf. Since n may be wrong, memory grows as bytes are read. After an
-// error, the result has the bytes that were read.
-func readGrowing(r io.Reader, buf []byte, n int) ([]byte, error) {
-	const least = 64 << 10
-	for buf = buf[:0]; len(buf) < n; {
-		from := len(buf)
-		to := min(n, max(cap(buf), 2*from, least))
-		buf = slices.Grow(buf, to-from)[:to]
-		got, err := io.ReadFull(r, buf[from:])
-		if err != nil {
-			return buf[:from+got], err
-		}
-	}
-	return buf, nil
 }
 
 // Numbers of fields in tensorflow/core/example/example.proto and feature.proto.
@@ -128,7 +116,8 @@ func (tfRecord) values(raw []byte, err *error) iter.Seq2[[]byte, value] {
 	return func(yield func([]byte, value) bool) {
 		for f := range exampleFields(raw, err) {
 			if f.Num == sequenceLists && f.Typ == protowire.BytesType {
-				*err = recordError("a tf.train.SequenceExample", notAnExample, "write each sequence as a feature of one length")
+				*err = recordError("a tf.train.SequenceExample", notAnExample,
+					"write each sequence as a feature of one length")
 				return
 			}
 			if f.Num != exampleFeatures {
@@ -185,12 +174,12 @@ func feature(raw []byte, err *error) (v value) {
 		}
 		n, ok := 1, f.Typ == protowire.BytesType
 		switch v.kind.Kind {
-		case dtype.Float:
+		case dtype.FloatKind:
 			ok = ok || f.Typ == protowire.Fixed32Type
 			if f.Typ == protowire.BytesType {
 				n, ok = len(f.Value)/4, len(f.Value)%4 == 0
 			}
-		case dtype.Int:
+		case dtype.IntKind:
 			ok = ok || f.Typ == protowire.VarintType
 			if f.Typ == protowire.BytesType {
 				n, ok = countVarints(f.Value)
@@ -216,7 +205,8 @@ func countVarints(raw []byte) (n int, ok bool) {
 	return n, true
 }
 
-func (tfRecord) decode(v value, dst vector, at int) (err error) {
+// decodeFeature writes the elements of a value to dst, starting at index at.
+func decodeFeature(v value, dst vector, at int) (err error) {
 	for f := range exampleFields(v.raw, &err) {
 		if f.Num != listValue {
 			continue
@@ -246,8 +236,9 @@ func (tfRecord) decode(v value, dst vector, at int) (err error) {
 	return err
 }
 
-func (tfRecord) content(v value) []byte {
-	var err error // feature has found the value
+// featureText returns the bytes of a text value with one element.
+func featureText(v value) []byte {
+	var err error // stays nil, since function feature has parsed the value
 	for f := range exampleFields(v.raw, &err) {
 		if f.Num == listValue {
 			return f.Value

@@ -205,42 +205,42 @@ type fileType struct {
 	utf32 bool // text with four bytes per character
 }
 
-// readArray reads an array up to the end of r, which has about likely bytes, and counts it against
+// readArray reads an array up to the end of r, and counts it against
 // the limit.
-func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool, likely int64) (Array, error) {
+func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool) (Array, error) {
 	n, err := elements(shape)
 	if err != nil {
 		return Array{}, err
 	}
-	copies, turned := 1, fortran && len(shape) > 1
-	if turned {
-		copies = 2
-	}
-	if likely, err = l.expect(n, t.size, copies, likely); err != nil {
+	first, err := l.expect(n, t.size)
+	if err != nil {
 		return Array{}, err
 	}
-	read := readNumbers
-	if t.kind.Kind == dtype.String {
-		read = readText
+	var v vector
+	if t.kind.Kind == dtype.StringKind {
+		if err = l.take(int64(n) * int64(t.kind.Size)); err == nil { // of the texts in memory
+			v, err = readText(r, t, n)
+		}
+	} else {
+		v, err = readNumbers(r, t, n, first)
 	}
-	v, err := read(r, l, t, n, likely)
 	if err != nil {
 		return Array{}, corrupt(err)
 	}
 	if err := atEnd(r); err != nil {
 		return Array{}, err
 	}
-	if turned {
+	if fortran && len(shape) > 1 {
 		v = v.fromFortran(shape)
 	}
 	return Array{Shape: shape, Values: v.values(0, n)}, nil
 }
 
 // readNumbers reads count numbers or bools. Since count may be wrong, memory is allocated in advance
-// only for likely bytes, and grows as more bytes are read.
-func readNumbers(r io.Reader, _ *limit, t fileType, count int, likely int64) (vector, error) {
+// only for the first ones, and grows as more bytes are read.
+func readNumbers(r io.Reader, t fileType, count, first int) (vector, error) {
 	const chunk = 64 << 10 // a multiple of all element sizes
-	v := makeVector(t.kind, int(min(int64(count), likely/int64(t.size))))
+	v := makeVector(t.kind, first)
 	for at := 0; at < count; {
 		n := min(chunk/t.size, count-at)
 		if more := at + n - v.len(); more > 0 {
@@ -249,12 +249,13 @@ func readNumbers(r io.Reader, _ *limit, t fileType, count int, likely int64) (ve
 		raw := bytesOf(v, at, at+n)
 		got, err := io.ReadFull(r, raw)
 		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			return nil, fmt.Errorf("truncated: the header states %d bytes of values, the file has %d: %w", count*t.size, at*t.size+got, ErrFormat)
+			return nil, fmt.Errorf("truncated: the header states %d bytes of values, the file has %d: %w", count*t.size,
+				at*t.size+got, ErrFormat)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if t.kind.Kind == dtype.Bool {
+		if t.kind.Kind == dtype.BoolKind {
 			for i, b := range raw {
 				raw[i] = min(b, 1)
 			}
@@ -265,9 +266,9 @@ func readNumbers(r io.Reader, _ *limit, t fileType, count int, likely int64) (ve
 	return v, nil
 }
 
-// reorder reverses the bytes of each element if order is not the byte order of this machine.
+// reorder reverses the bytes of each element if order is not the byte order of this machine, an x86-64.
 func reorder(raw []byte, size int, order binary.ByteOrder) {
-	if size == 1 || native(order) {
+	if size == 1 || order == binary.LittleEndian {
 		return
 	}
 	for e := range slices.Chunk(raw, size) {
@@ -275,17 +276,7 @@ func reorder(raw []byte, size int, order binary.ByteOrder) {
 	}
 }
 
-func native(order binary.ByteOrder) bool {
-	probe := []byte{1, 0}
-	return order.Uint16(probe) == binary.NativeEndian.Uint16(probe)
-}
-
 func writeNumbers(w io.Writer, v vector) error {
-	raw := bytesOf(v, 0, v.len())
-	if size := v.kind().Size; size > 1 && !native(binary.LittleEndian) {
-		raw = slices.Clone(raw)
-		reorder(raw, size, binary.LittleEndian)
-	}
-	_, err := w.Write(raw)
+	_, err := w.Write(bytesOf(v, 0, v.len()))
 	return err
 }

@@ -68,35 +68,11 @@ func (m *InMemory) sourceRows() int {
 	return m.n
 }
 
-// Take returns the first n samples in file order, or all if there are fewer. The order of calls to
-// Take and Shuffle does not matter. n below 1 is an error.
-func (m *InMemory) Take(n int) (*InMemory, error) {
-	if n < 1 {
-		return nil, fmt.Errorf("%s: cannot take %d samples: at least 1 is needed", m.name, n)
-	}
-	if n >= m.n {
-		return m, nil
-	}
-	first := m.rows
-	if first != nil {
-		end := first.at(n)
-		first = newSubset(int(end))
-		copy(first.bits, m.rows.bits)
-		if end%64 != 0 {
-			first.bits[end/64] &= 1<<(end%64) - 1
-		}
-	}
-	return m.pick(first, n, fmt.Sprintf("first %d of %d samples", n, m.n)), nil
-}
-
-// pick returns the n samples at rows; nil means the first ones.
+// pick returns the n samples at rows.
 func (m *InMemory) pick(rows *subset, n int, what string) *InMemory {
 	v := m.view()
 	v.name = fmt.Sprintf("%s (%s)", m.name, what)
-	if rows != nil {
-		v.rows = rows.complete()
-	}
-	v.n = n
+	v.rows, v.n = rows.complete(), n
 	return v
 }
 
@@ -191,7 +167,7 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 	if err != nil {
 		return nil, err
 	}
-	if c.kind.Kind == dtype.String || c.width != 1 {
+	if c.kind.Kind == dtype.StringKind || c.width != 1 {
 		return nil, fmt.Errorf("%s: field %q is %s; class weights need one integer label per sample: %w",
 			m.name, labelField, describeField(c.kind.Name, c.shape), ErrField)
 	}

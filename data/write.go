@@ -190,7 +190,8 @@ func (n *npyWriter) Write(fields ...Field) error {
 		n.kind, n.shape = v.kind(), slices.Clone(shape)
 	}
 	if v.kind() != n.kind || !slices.Equal(shape, n.shape) {
-		return fmt.Errorf("field %s: this batch has %s %v, but the array has %s %v: %w", fields[0].Name, v.kind().Name, shape, n.kind.Name, n.shape, ErrField)
+		return fmt.Errorf("field %s: this batch has %s %v, but the array has %s %v: %w", fields[0].Name, v.kind().Name, shape,
+			n.kind.Name, n.shape, ErrField)
 	}
 	n.written += count
 	return writeNumbers(n.w, v)
@@ -235,7 +236,8 @@ func rows(fields []Field) (int, []vector, error) {
 			return 0, nil, fmt.Errorf("field %q: %w", f.Name, err)
 		}
 		if len(f.Shape) == 0 || v.len() == 0 || f.Shape[0] != fields[0].Shape[0] {
-			return 0, nil, fmt.Errorf("field %q of shape %v cannot be written as rows of the same number of samples: %w", f.Name, f.Shape, ErrFormat)
+			return 0, nil, fmt.Errorf("field %q of shape %v cannot be written as rows of the same number of samples: %w", f.Name,
+				f.Shape, ErrFormat)
 		}
 		vectors[i] = v
 	}

@@ -14,8 +14,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"steadyfit/internal/checkpoint"
 )
 
 // held is a session whose first checkpoint is complete only after the end of a later step.
@@ -53,7 +51,7 @@ func TestStepsRunWhileACheckpointIsWritten(t *testing.T) {
 	h := newHeld(4)
 	loop := Loop{Session: h, Batch: 4, Epochs: 2, StepsPerEpoch: 6}
 	loop.Hook(Checkpoint{Folder: dir, EverySteps: 2, Keep: -1}.Hook(), Hook{
-		Name: "steps", Save: func(string) (json.RawMessage, error) { return json.Marshal(len(h.steps)) }, NoFiles: true,
+		Name: "steps", Save: func() (json.RawMessage, error) { return json.Marshal(len(h.steps)) },
 	})
 	// The session trains step 3 and 4 only if ckpt-2 does not stop them, and ckpt-4 needs ckpt-2.
 	h.onTrain = func(step int64) error {
@@ -80,7 +78,7 @@ func TestStepsRunWhileACheckpointIsWritten(t *testing.T) {
 
 	l := newLinear()
 	again := Loop{Session: l, Batch: 4, Epochs: 2, StepsPerEpoch: 6, Resume: dir}
-	again.Hook(Hook{Name: "steps", Load: func(_ string, state json.RawMessage) error {
+	again.Hook(Hook{Name: "steps", Load: func(state json.RawMessage) error {
 		require.JSONEq(t, "2", string(state))
 		return nil
 	}})
@@ -90,50 +88,27 @@ func TestStepsRunWhileACheckpointIsWritten(t *testing.T) {
 	require.Equal(t, outcomeOf(t, history, h.linear), outcomeOf(t, resumed, l))
 }
 
-// The error of a checkpoint that is written while steps run is handled at a later step, as
-// ContinueOnError says.
+// The error of a checkpoint that is written while steps run ends the run at a later step.
 func TestErrorsOfACheckpointThatIsWrittenBeside(t *testing.T) {
-	for _, policy := range []bool{false, true} {
-		dir := tempDir(t)
-		h := newHeld(-1)
-		failed := errors.New("no luck")
-		h.onSave = func(string) error {
-			if h.saves.Add(1) == 1 {
-				<-h.done
-				return failed
-			}
-			return nil
-		}
-		h.onTrain = func(step int64) error {
-			if step == 3 {
-				close(h.done)
-			}
-			return nil
-		}
-		var log bytes.Buffer
-		loop := Loop{Session: h, Batch: 4, Epochs: 4, Log: warnings(&log)}
-		loop.Hook(Checkpoint{Folder: dir, Best: "loss", ContinueOnError: policy}.Hook())
-		history, err := loop.Run(t.Context(), samples(t, 8))
-		if !policy {
-			var failure *checkpoint.Error
-			require.ErrorAs(t, err, &failure)
-			require.ErrorIs(t, err, failed)
-			require.False(t, failure.Final)
-			require.Empty(t, names(t, dir))
-			continue
-		}
-		require.NoError(t, err)
-		require.Equal(t, 1, strings.Count(log.String(), "training continues without a checkpoint"))
-		require.Equal(t, []string{failedEvent}, append(history.Records[1].Events, history.Records[2].Events...))
-		require.NoDirExists(t, filepath.Join(dir, "ckpt-2"))
-		requireSound(t, dir)
+	dir := tempDir(t)
+	h := newHeld(3)
+	failed := errors.New("no luck")
+	h.onSave = func(string) error {
+		<-h.done
+		return failed
 	}
+	loop := Loop{Session: h, Batch: 4, Epochs: 4}
+	loop.Hook(Checkpoint{Folder: dir, Best: "loss"}.Hook())
+	_, err := loop.Run(t.Context(), samples(t, 8))
+	require.ErrorAs(t, err, new(*WriteError))
+	require.ErrorIs(t, err, failed)
+	require.Empty(t, names(t, dir))
 }
 
 // A finite loss counts for a checkpoint that is still being written, and a loss that is not finite
-// renames it.
+// removes it.
 func TestLossesBesideACheckpoint(t *testing.T) {
-	for nan, want := range map[int64][]string{5: {"ckpt-2", "diverged-4"}, 6: {"ckpt-4"}} {
+	for nan, want := range map[int64][]string{5: {"ckpt-2"}, 6: {"ckpt-4"}} {
 		dir := tempDir(t)
 		h := newHeld(-1)
 		h.lossAt = map[int64]float64{nan: math.NaN()}
@@ -157,23 +132,21 @@ func TestLossesBesideACheckpoint(t *testing.T) {
 	}
 }
 
-// Training waits for its checkpoints with Foreground, without memory for the copy (which is logged
-// once), and with a hook that writes files.
+// Training waits for its checkpoints with Foreground, and without memory for the copy, which is logged
+// once.
 func TestTrainingWaitsForItsCheckpoints(t *testing.T) {
-	for name, change := range map[string]func(*linear, *Checkpoint, *Hook){
-		"foreground": func(_ *linear, c *Checkpoint, _ *Hook) { c.Foreground = true },
-		"memory":     func(l *linear, _ *Checkpoint, _ *Hook) { l.size = math.MaxInt64 / 2 },
-		"files":      func(_ *linear, _ *Checkpoint, h *Hook) { h.NoFiles = false },
+	for name, change := range map[string]func(*linear, *Checkpoint){
+		"foreground": func(_ *linear, c *Checkpoint) { c.Foreground = true },
+		"memory":     func(l *linear, _ *Checkpoint) { l.size = math.MaxInt64 / 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := tempDir(t)
 			l := newBeside()
 			c := Checkpoint{Folder: dir, EverySteps: 1, Keep: -1}
-			hook := Hook{Name: "state", Save: func(string) (json.RawMessage, error) { return nil, nil }, NoFiles: true}
-			change(l, &c, &hook)
+			change(l, &c)
 			var log bytes.Buffer
 			loop := Loop{Session: l, Batch: 4, Epochs: 4, Log: slog.New(slog.NewTextHandler(&log, nil))}
-			loop.Hook(c.Hook(), hook)
+			loop.Hook(c.Hook())
 			l.onTrain = func(step int64) error {
 				if step > 0 {
 					require.DirExists(t, filepath.Join(dir, checkpointName(step)))

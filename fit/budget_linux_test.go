@@ -20,7 +20,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/fit/budget"
+	"steadyfit/internal/budget"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -189,7 +189,7 @@ func (r heavyRun) train() error {
 		return nil
 	}})
 	if r.Budget > 0 {
-		b := &budget.Budget{Limit: r.Budget, Batch: heavyBatch, Prefetch: train}
+		b := &budget.Budget{Limit: r.Budget, Batch: heavyBatch}
 		loop.Hook(b.Hook(s))
 	}
 	if r.OOM {
@@ -219,7 +219,8 @@ func (r heavyRun) train() error {
 func (r heavyRun) inChild(t *testing.T, env ...string) (result heavyResult, peak memory.Bytes) {
 	t.Helper()
 	if instrumented {
-		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race and leakcheck have this one")
+		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race and leakcheck " +
+			"have this one")
 	}
 	peak = runChild(t, heavyEnv, r, &result, env...)
 	return result, peak
@@ -231,6 +232,9 @@ const budgetRunsEnv = "STEADYFIT_TEST_BUDGET_RUNS"
 
 // A training keeps a budget of 70% of the memory that it takes without one, and has the losses of
 // whole batches.
+//
+//lane:run onednn
+//lane:skip check (long)
 func TestBudgetIsKept(t *testing.T) {
 	const steps = 24
 	runs := 1
@@ -247,7 +251,8 @@ func TestBudgetIsKept(t *testing.T) {
 		require.Len(t, plain.Losses, steps)
 		limit = max(peak, plain.Peak) * 7 / 10
 		have, most = heavyRun{Steps: steps, Budget: limit}.inChild(t)
-		t.Logf("without a budget: peak %v, %v per step; budget %v: peak %v, %v per step, %d parts, events %v", peak, plain.Step, limit, most, have.Step, have.Parts, have.Events)
+		t.Logf("without a budget: peak %v, %v per step; budget %v: peak %v, %v per step, %d parts, events %v", peak,
+			plain.Step, limit, most, have.Step, have.Parts, have.Events)
 		require.Empty(t, have.Err)
 		assert.LessOrEqual(t, most, limit)
 		assert.Greater(t, have.Parts, 1)
@@ -260,6 +265,9 @@ func TestBudgetIsKept(t *testing.T) {
 }
 
 // A budget is also kept with checkpoints, validations and prefetched batches, and in a resumed run.
+//
+//lane:skip check (long)
+//lane:skip onednn (TestBudgetIsKept runs there)
 func TestBudgetIsKeptWithCheckpoints(t *testing.T) {
 	const steps = 24
 	plain, peak := heavyRun{Steps: steps}.inChild(t)
@@ -268,7 +276,8 @@ func TestBudgetIsKeptWithCheckpoints(t *testing.T) {
 	// Only the second step of each epoch is measured, so the search takes longer.
 	full := heavyRun{Steps: steps + 16, Budget: limit, Validates: true, Ahead: 4, Dir: t.TempDir()}
 	have, most := full.inChild(t)
-	t.Logf("with validations, checkpoints and batches read ahead: %v, %d parts, %d ahead, events %v", most, have.Parts, have.Ahead, have.Events)
+	t.Logf("with validations, checkpoints and batches read ahead: %v, %d parts, %d ahead, events %v", most, have.Parts,
+		have.Ahead, have.Events)
 	require.Empty(t, have.Err)
 	assert.LessOrEqual(t, most, limit)
 	assert.NotContains(t, have.Events, "over_budget")
@@ -286,6 +295,9 @@ func TestBudgetIsKeptWithCheckpoints(t *testing.T) {
 
 // The error of a budget that cannot be kept has a limit that is sufficient for the steps, and not far above
 // what they use. Opening TensorFlow takes more than the steps of a small model.
+//
+//lane:run onednn
+//lane:skip check (long)
 func TestBudgetThatCannotBeKept(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -312,6 +324,9 @@ func TestBudgetThatCannotBeKept(t *testing.T) {
 }
 
 // A small model with a sufficient budget ends with whole batches.
+//
+//lane:run onednn
+//lane:skip check (long)
 func TestBudgetOfASmallModel(t *testing.T) {
 	have, _ := heavyRun{Small: true, Steps: 40, Budget: 2 * memory.GiB, Validates: true, Ahead: 2}.inChild(t)
 	require.Empty(t, have.Err)
@@ -321,13 +336,17 @@ func TestBudgetOfASmallModel(t *testing.T) {
 }
 
 // After the search, a stopped and resumed run equals an uninterrupted one bit for bit.
+//
+//lane:run onednn
+//lane:skip check (long)
 func TestBudgetIsResumedBitForBit(t *testing.T) {
 	have, _ := heavyRun{Small: true, Steps: 20, Budget: 50 * memory.MiB}.inChild(t)
 	require.NotZero(t, have.Need)
 	first := heavyRun{Small: true, Steps: 40, Budget: max(have.Need, have.Opening) + 24*memory.MiB, Dir: t.TempDir()}
 	chosen, _ := first.inChild(t)
 	require.Empty(t, chosen.Err)
-	// The peak of opening TensorFlow is far above that of a step with oneDNN's pool. Without the pool, the memory of a step varies too much for a lower limit.
+	// The peak of opening TensorFlow is far above that of a step with oneDNN's pool. Without the pool, the memory of a
+	// step varies too much for a lower limit.
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
 	for on, _ := tfprocess.OneDNN(); on && chosen.Parts < 2; {
@@ -359,6 +378,9 @@ func TestBudgetIsResumedBitForBit(t *testing.T) {
 // With oneDNN's pool capped below the memory of a step, the batch is split until it fits, and
 // the run continues from the state before the step. TensorFlow waits 10 s for memory before it
 // reports the error.
+//
+//lane:skip check (long)
+//lane:skip onednn (sets oneDNN itself)
 func TestOutOfMemoryIsSplit(t *testing.T) {
 	const steps = 4
 	const pool, limit = "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=40000000"
@@ -370,6 +392,7 @@ func TestOutOfMemoryIsSplit(t *testing.T) {
 	assert.InEpsilonSlice(t, plain.Losses, have.Losses, 1e-3)
 }
 
+//lane:skip check (long)
 func TestOutOfMemoryIsDecided(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
@@ -404,6 +427,8 @@ func TestOutOfMemoryIsDecided(t *testing.T) {
 
 // After two crashes due to lack of memory, a run begins with four times as many micro-batches,
 // and its checkpoints store that number.
+//
+//lane:skip check (long)
 func TestOutOfMemorySplitsAfterCrashes(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
@@ -414,7 +439,8 @@ func TestOutOfMemorySplitsAfterCrashes(t *testing.T) {
 		s, err := compileAndOpen(t.Context(), model, session.Options{})
 		require.NoError(t, err)
 		defer s.Close()
-		loop := &fit.Loop{Session: s, Batch: 6, Epochs: epochs, StepsPerEpoch: 2, Resume: dir, Recover: budget.OnOutOfMemory(s, 6)}
+		loop := &fit.Loop{Session: s, Batch: 6, Epochs: epochs, StepsPerEpoch: 2, Resume: dir,
+			Recover: budget.OnOutOfMemory(s, 6)}
 		loop.Hook(budget.SplitAfterCrashes(s, 6, deaths), fit.Checkpoint{Folder: dir}.Hook())
 		h, err := loop.Run(t.Context(), digits)
 		for _, r := range h.Records {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"math"
 	"os"
 	"os/exec"
@@ -21,7 +22,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/checkpoint"
-	"steadyfit/internal/disk"
+	"steadyfit/internal/files"
 	"steadyfit/option"
 )
 
@@ -33,10 +34,9 @@ func fullLoop(t testing.TB, l *linear, dir string, c Checkpoint) Loop {
 	}
 	c.Folder, c.Keep, c.EverySteps, c.EveryEpochs, c.Best = dir, 2, 3, 1, "val_loss"
 	loop.Hook(
-		ReduceOnPlateau{Metric: "loss", Patience: 1, MinDelta: 0.05, Factor: 0.5}.Hook(),
+		ReduceOnPlateau{Metric: "loss", Patience: 1, Factor: 0.5}.Hook(),
 		EarlyStop{Metric: "loss", Patience: 3, RestoreBest: true, Folder: dir}.Hook(),
-		HistoryFile(filepath.Join(dir, "run.jsonl"), false),
-		HistoryFile(filepath.Join(dir, "run.csv"), false),
+		HistoryFile(filepath.Join(dir, "run.jsonl")),
 		c.Hook(),
 	)
 	return loop
@@ -73,9 +73,6 @@ func requireResumes(t testing.TB, dir string, want outcome) {
 	require.NoError(t, err)
 	require.Equal(t, want, outcomeOf(t, h, l))
 	require.Equal(t, want.History, logged(t, dir))
-	csv, err := os.ReadFile(filepath.Join(dir, "run.csv"))
-	require.NoError(t, err)
-	require.Equal(t, 5, bytes.Count(csv, []byte("\n")))
 	for _, name := range names(t, dir) {
 		require.False(t, strings.HasPrefix(name, "."), "%s is left over", name)
 	}
@@ -158,7 +155,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 	for at := 0; ; at++ {
 		dir := tempDir(t)
 		crash := &crasher{left: at}
-		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: disk.Disk{Before: crash.before}})
+		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: files.Disk{Before: crash.before}})
 		_, err := loop.Run(t.Context(), trainingData(t))
 		if !crash.dead {
 			require.NoError(t, err)
@@ -189,7 +186,7 @@ func TestCrashWhileReplacing(t *testing.T) {
 	for at := range 40 {
 		dir := copyDir(t, interrupted)
 		crash := &crasher{left: at}
-		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: disk.Disk{Before: crash.before}})
+		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: files.Disk{Before: crash.before}})
 		loop.Resume = dir
 		_, err := loop.Run(t.Context(), trainingData(t))
 		require.ErrorIs(t, err, errCrash)
@@ -302,28 +299,27 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 		is     error
 		words  string
 	}{
-		{"variables cut off", edit("variables.data-00000-of-00001", half), checkpoint.ErrTorn, "variables.data-00000-of-00001 has 24 bytes"},
+		{"variables cut off", edit("variables.data-00000-of-00001", half), checkpoint.ErrTorn,
+			"variables.data-00000-of-00001 has 24 bytes"},
 		{"variables changed", edit("variables.data-00000-of-00001", flip), checkpoint.ErrTorn, "expected 48 bytes with"},
-		{"variables empty", edit("variables.index", func([]byte) []byte { return nil }), checkpoint.ErrTorn, "variables.index has 0 bytes"},
-		{"variables missing", func(dir string) error { return os.Remove(filepath.Join(dir, "variables.index")) }, checkpoint.ErrTorn, "no such file"},
+		{"variables empty", edit("variables.index", func([]byte) []byte { return nil }), checkpoint.ErrTorn,
+			"variables.index has 0 bytes"},
+		{"variables missing", func(dir string) error { return os.Remove(filepath.Join(dir, "variables.index")) },
+			checkpoint.ErrTorn, "no such file"},
 		{"history changed", edit("history.jsonl", flip), checkpoint.ErrTorn, "history.jsonl"},
 		{"state cut off", edit("state.json", half), checkpoint.ErrTorn, "state.json: unexpected end"},
 		{"state empty", edit("state.json", func([]byte) []byte { return nil }), checkpoint.ErrTorn, "state.json"},
 		{"state changed", edit("state.json", func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"epoch": 3`), []byte(`"epoch": 2`), 1)
-		}), checkpoint.ErrTorn, "state.json has the checksum"},
-		{"state of zeros", edit("state.json", func(b []byte) []byte { return make([]byte, len(b)) }), checkpoint.ErrTorn, "state.json"},
-		{"state missing", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, checkpoint.ErrTorn, "there is no state.json"},
-		{"all but an unknown file missing", func(dir string) error {
-			return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, "notes"), nil, 0o666))
-		}, checkpoint.ErrForeign, "there is no state.json"},
-		{"another format", edit("state.json", func([]byte) []byte { return []byte(`{"format":"else"}`) }), checkpoint.ErrForeign, `format "else"`},
+		}), checkpoint.ErrTorn, "state.json: it has the checksum"},
+		{"state of zeros", edit("state.json", func(b []byte) []byte { return make([]byte, len(b)) }), checkpoint.ErrTorn,
+			"state.json"},
+		{"state missing", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, checkpoint.ErrTorn,
+			"state.json"},
+		{"another format", edit("state.json", func([]byte) []byte { return []byte(`{"format":"else"}`) }), checkpoint.ErrTorn, `format is "else"`},
 		{"version changed", edit("state.json", func(b []byte) []byte {
-			return bytes.Replace(b, []byte(`"version": 1`), []byte(`"version": 3`), 1)
-		}), checkpoint.ErrTorn, "the header of state.json has the checksum"},
-		{"an older version", func(dir string) error {
-			return rewriteEnvelope(dir, func(e *stateEnvelope) { e.Version = 0 })
-		}, checkpoint.ErrForeign, "version 0, written by steadyfit"},
+			return bytes.Replace(b, []byte(`checkpoint 1`), []byte(`checkpoint 3`), 1)
+		}), checkpoint.ErrTorn, `its format is "steadyfit checkpoint 3", expected "steadyfit checkpoint 1"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, loop := checkpointed(t, Checkpoint{})
@@ -347,43 +343,6 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, found[0].Err, "ckpt-6 was written again")
 		})
-	}
-}
-
-// rewriteEnvelope changes the header of a state.json and updates its checksum.
-func rewriteEnvelope(dir string, change func(*stateEnvelope)) error {
-	path := filepath.Join(dir, stateFile)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	var e stateEnvelope
-	if err := json.Unmarshal(text, &e); err != nil {
-		return err
-	}
-	change(&e)
-	e.Header = e.headerSum()
-	if text, err = json.Marshal(e); err != nil {
-		return err
-	}
-	return os.WriteFile(path, text, 0o666)
-}
-
-func TestStrangersInTheFolder(t *testing.T) {
-	dir := tempDir(t)
-	for _, name := range []string{"ckpt-", "ckpt-x", "ckpt-007", "ckpt--3", "ckpt-99"} {
-		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o777))
-	}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "ckpt-5"), nil, 0o666))
-	var log bytes.Buffer
-	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir, Log: warnings(&log)}
-	loop.Hook(Checkpoint{Folder: dir, Keep: 1}.Hook())
-	h, err := loop.Run(t.Context(), samples(t, 12))
-	require.NoError(t, err)
-	require.Empty(t, h.ResumedFrom)
-	require.Contains(t, log.String(), "ckpt-99")
-	for _, name := range []string{"ckpt-", "ckpt-x", "ckpt-007", "ckpt--3", "ckpt-99", "ckpt-5", "ckpt-9"} {
-		require.Contains(t, names(t, dir), name)
 	}
 }
 
@@ -428,7 +387,7 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	for _, good := range []string{tempDir(t), filepath.Join(dir, "not", "there")} {
 		require.NoError(t, checkpoint.CheckUnused(good))
 	}
-	lock, err := checkpoint.Acquire(dir)
+	lock, err := checkpoint.Acquire(dir, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	require.ErrorIs(t, checkpoint.CheckUnused(dir), checkpoint.ErrLocked, "whoever is at it is not to be resumed")
 	require.NoError(t, lock.Release())
@@ -488,7 +447,9 @@ func TestMismatchesAreListed(t *testing.T) {
 		require.Equal(t, before, l.state(), "nothing was restored")
 	}
 	require.EqualError(t, &mismatchError{checkpoint: "c", differences: []difference{{"batch", "4", ""}}},
-		"cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the same model, data and options, or start a new run with another folder for its checkpoints, or set Loop.ResumeAnyway to continue despite the differences")
+		"cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the "+
+			"same model, data and options, or start a new run with another folder for its checkpoints, or set "+
+			"Loop.ResumeAnyway to continue despite the differences")
 }
 
 func TestResumingACompleteRunDoesNothing(t *testing.T) {
@@ -518,7 +479,8 @@ func TestResumingAnEarlyStop(t *testing.T) {
 	run := func(patience int) (*History, *linear) {
 		l := scripted([]float64{5, 4, 6, 7, 8, 9, 9})
 		loop := Loop{Session: l, Batch: 4, Epochs: 7, Resume: dir}
-		loop.Hook(Checkpoint{Folder: dir}.Hook(), EarlyStop{Metric: "loss", Patience: patience, RestoreBest: true, Folder: dir}.Hook())
+		loop.Hook(Checkpoint{Folder: dir}.Hook(), EarlyStop{Metric: "loss", Patience: patience, RestoreBest: true,
+			Folder: dir}.Hook())
 		h, err := loop.Run(t.Context(), samples(t, 4))
 		require.NoError(t, err)
 		return h, l
@@ -592,7 +554,6 @@ func TestBestIsKept(t *testing.T) {
 	require.False(t, found[0].Best)
 	require.Equal(t, 4, found[2].Epochs)
 	require.Equal(t, "linear", found[2].Identity["session.model"])
-	require.False(t, found[2].Written.IsZero())
 	require.NoError(t, newLinear().Restore(t.Context(), found[2].Variables))
 }
 
@@ -609,9 +570,8 @@ func TestDivergedStateIsNotResumed(t *testing.T) {
 		h, err := loop.Run(t.Context(), samples(t, 8))
 		require.ErrorIs(t, err, ErrDiverged)
 		require.Equal(t, filepath.Join(dir, "ckpt-4"), h.Checkpoint)
-		require.Contains(t, names(t, dir), "diverged-6")
 		require.NotContains(t, names(t, dir), "ckpt-6")
-		require.Contains(t, log.String(), "diverged-6")
+		require.Contains(t, log.String(), "the checkpoint is removed")
 
 		healthy := newLinear()
 		again := Loop{Session: healthy, Batch: 4, Epochs: 9, Resume: dir}
@@ -628,7 +588,7 @@ func TestDivergedStateIsNotResumed(t *testing.T) {
 
 // A validation with a finite loss proves that the checkpoint is good. If the next loss is not
 // finite, the batch is to blame.
-func TestValidatedCheckpointIsNotPutAside(t *testing.T) {
+func TestValidatedCheckpointStays(t *testing.T) {
 	dir := tempDir(t)
 	l := newLinear()
 	l.lossAt = map[int64]float64{5: math.NaN()}
@@ -677,26 +637,21 @@ func (d lateBreak) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
 	return d.Dataset.Batches(p)
 }
 
-func TestHooksKeepStateAndFiles(t *testing.T) {
+func TestHooksKeepState(t *testing.T) {
 	dir := tempDir(t)
 	var loaded []string
 	counter := func() Hook {
 		count := 0
 		return Hook{
 			Name: "counter / 1",
-			Load: func(files string, state json.RawMessage) error {
-				count = 0
-				if state == nil {
-					require.Empty(t, files)
+			Load: func(state json.RawMessage) error {
+				if count = 0; state == nil {
 					return nil
 				}
-				text, err := os.ReadFile(filepath.Join(files, "note.txt"))
-				loaded = append(loaded, string(text), string(state))
-				return errors.Join(err, json.Unmarshal(state, &count))
+				loaded = append(loaded, string(state))
+				return json.Unmarshal(state, &count)
 			},
-			Save: func(files string) (json.RawMessage, error) {
-				return json.RawMessage(fmt.Sprint(count)), os.WriteFile(filepath.Join(files, "note.txt"), []byte("hello"), 0o666)
-			},
+			Save: func() (json.RawMessage, error) { return json.RawMessage(fmt.Sprint(count)), nil },
 			Step: func(context.Context, *State) error { count++; return nil },
 		}
 	}
@@ -710,7 +665,7 @@ func TestHooksKeepStateAndFiles(t *testing.T) {
 	again.Hook(counter(), Checkpoint{Folder: dir}.Hook())
 	_, err = again.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
-	require.Equal(t, []string{"hello", "4"}, loaded)
+	require.Equal(t, []string{"4"}, loaded)
 
 	// A run without the hook warns that the state of the hook is not used.
 	var log bytes.Buffer
@@ -718,20 +673,11 @@ func TestHooksKeepStateAndFiles(t *testing.T) {
 	_, err = without.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "counter / 1")
-
-	// A checkpoint is damaged if a file that a hook wrote is damaged.
-	files, err := filepath.Glob(filepath.Join(dir, "ckpt-6", "hook-*", "note.txt"))
-	require.NoError(t, err)
-	require.Len(t, files, 1)
-	require.NoError(t, os.WriteFile(files[0], []byte("hullo"), 0o666))
-	found, err := checkpoint.List(dir)
-	require.NoError(t, err)
-	require.ErrorIs(t, found[0].Err, checkpoint.ErrTorn)
 }
 
 func TestLoadErrorsNameTheHook(t *testing.T) {
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
-	loop.Hook(Hook{Name: "forgetful", Load: func(string, json.RawMessage) error { return errors.New("what was it") }})
+	loop.Hook(Hook{Name: "forgetful", Load: func(json.RawMessage) error { return errors.New("what was it") }})
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.ErrorContains(t, err, "forgetful at load: what was it")
 }
@@ -833,7 +779,8 @@ func TestDataIsIdentifiedOnceIfEver(t *testing.T) {
 		{dir, nil, 6, 1 + 1},
 	} {
 		passes, validations := 0, 0
-		loop := Loop{Session: newLinear(), Batch: 4, Epochs: c.epochs, Resume: c.resume, Validation: countedData{samples(t, 4), &validations}}
+		loop := Loop{Session: newLinear(), Batch: 4, Epochs: c.epochs, Resume: c.resume,
+			Validation: countedData{samples(t, 4), &validations}}
 		loop.Hook(c.hooks...)
 		_, err := loop.Run(t.Context(), countedData{samples(t, 8), &passes})
 		require.NoError(t, err)
@@ -891,7 +838,8 @@ func TestFingerprintTellsData(t *testing.T) {
 	for i, ds := range []data.Dataset{
 		text("a", "bc"), text("ab", "c"), text("bc", "a"),
 		of("x", []int32{1, 2, 3, 4}, 2, 2), of("x", []int32{1, 2, 3, 4}, 2, 2, 1), of("x", []uint32{1, 2, 3, 4}, 2, 2),
-		of("y", []int32{1, 2, 3, 4}, 2, 2), of("x", []int32{1, 2, 4, 3}, 2, 2), of("x", []bool{true, false}, 2), of("x", []bool{true, true}, 2),
+		of("y", []int32{1, 2, 3, 4}, 2, 2), of("x", []int32{1, 2, 4, 3}, 2, 2), of("x", []bool{true, false}, 2),
+		of("x", []bool{true, true}, 2),
 		samples(t, 30), samples(t, 30).Shuffle(1), samples(t, 30).Shuffle(2), samples(t, 31), edited(t, samples(t, 30), 29),
 		of("x", make([]float64, 40<<10), 2, 20<<10),
 	} {
@@ -905,13 +853,15 @@ func TestFingerprintTellsData(t *testing.T) {
 
 	// Values of types that no reader returns are an error, too.
 	for _, values := range []any{1, []int{1}, []any{1}} {
-		require.Error(t, (&fieldSummer{hash: sha256.New()}).add(data.Field{Name: "x", Array: data.Array{Shape: []int{1}, Values: values}}))
+		require.Error(t, (&fieldSummer{hash: sha256.New()}).add(data.Field{Name: "x",
+			Array: data.Array{Shape: []int{1}, Values: values}}))
 	}
 	require.Error(t, (&fieldSummer{hash: sha256.New()}).add(data.Field{Name: "x", Array: data.Array{Values: []int8{1}}}))
 }
 
 func BenchmarkFingerprint(b *testing.B) {
-	ds, err := data.New("images", data.Field{Name: "x", Array: data.Array{Shape: []int{2048, 64, 64}, Values: make([]float32, 2048*64*64)}})
+	ds, err := data.New("images", data.Field{Name: "x",
+		Array: data.Array{Shape: []int{2048, 64, 64}, Values: make([]float32, 2048*64*64)}})
 	require.NoError(b, err)
 	b.SetBytes(2048 * 64 * 64 * 4)
 	for b.Loop() {
@@ -923,9 +873,9 @@ func BenchmarkFingerprint(b *testing.B) {
 func TestCopyFiles(t *testing.T) {
 	from, to := tempDir(t), tempDir(t)
 	require.NoError(t, os.WriteFile(filepath.Join(from, "a"), []byte("hello"), 0o666))
-	require.NoError(t, disk.Disk{}.CopyFiles(from, to))
+	require.NoError(t, files.Disk{}.CopyFiles(from, to))
 	text, err := os.ReadFile(filepath.Join(to, "a"))
 	require.NoError(t, err)
 	require.Equal(t, "hello", string(text))
-	require.Error(t, disk.Disk{}.CopyFiles(filepath.Join(from, "nothing"), to))
+	require.Error(t, files.Disk{}.CopyFiles(filepath.Join(from, "nothing"), to))
 }

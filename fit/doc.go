@@ -10,9 +10,6 @@
 // sums, weighted by the number of samples of the batch; the means become the epoch's Record. A
 // step does not allocate.
 //
-// Package checkpoint describes the format of checkpoints, and package budget has hooks that keep
-// memory within limits.
-//
 // # Resuming
 //
 // A run that was killed at any moment and is run again with Loop.Resume gives the same results as
@@ -25,6 +22,6 @@
 //
 // A loss that is NaN or infinite ends the run at that step with ErrDiverged. The loss of a
 // step is computed before the update, so a state is known to be good only once the next loss or
-// a validation is finite. A checkpoint of a diverged state is renamed to diverged-<step>. The
-// one before it is kept until the newer one is known to be good.
+// a validation is finite. A checkpoint of a diverged state is removed. The one before it is kept until the
+// newer one is known to be good.
 package fit

@@ -39,16 +39,20 @@ type divergedError struct {
 func (e *divergedError) Error() string {
 	where := fmt.Sprintf("at step %d (epoch %d, batch %d of the pass, from 0)", e.Step, e.Epoch, e.Batch)
 	if e.Steps > 1 {
-		where = fmt.Sprintf("in steps %d to %d, which ran in one execution (epoch %d, batches %d to %d of the pass, from 0)", e.Step-int64(e.Steps)+1, e.Step, e.Epoch, e.Batch-e.Steps+1, e.Batch)
+		where = fmt.Sprintf("in steps %d to %d, which ran in one execution (epoch %d, batches %d to %d of the pass, from 0)",
+			e.Step-int64(e.Steps)+1, e.Step, e.Epoch, e.Batch-e.Steps+1, e.Batch)
 	}
 	if strings.HasPrefix(e.Metric, validationPrefix) {
 		where = fmt.Sprintf("after step %d (epoch %d, batch %d of the validation data, from 0)", e.Step, e.Epoch, e.Batch)
 	}
 	if e.Skipped > 0 {
-		return fmt.Sprintf("training diverged: the gradients are not finite at loss scale %v, which cannot be lowered, and the last %d train steps were skipped, most recently %s; lower a fixed loss scale, or look for NaN, infinite or very large values in the data and the weights",
+		return fmt.Sprintf("training diverged: the gradients are not finite at loss scale %v, which cannot be lowered, "+
+			"and the last %d train steps were skipped, most recently %s; look for NaN, infinite "+
+			"or very large values in the data and the weights",
 			e.Value, e.Skipped, where)
 	}
-	return fmt.Sprintf("training diverged: %s is %v %s; lower the learning rate, or look for NaN, infinite or very large values in the data",
+	return fmt.Sprintf("training diverged: %s is %v %s; lower the learning rate, or look for NaN, infinite or very "+
+		"large values in the data",
 		e.Metric, e.Value, where)
 }
 
@@ -77,8 +81,6 @@ type mismatchError struct {
 	// checkpoint is the folder of the checkpoint.
 	checkpoint  string
 	differences []difference
-	// fixed has, by key, the reason why Loop.ResumeAnyway cannot override a difference.
-	fixed map[string]string
 }
 
 // difference is a key with different values in the checkpoint and in the run. A missing value
@@ -99,14 +101,10 @@ func (e *mismatchError) OptionText(name option.Name) string {
 		if why := identityHints[d.key]; why != "" && d.checkpoint != "" && d.run != "" {
 			b.WriteString("; " + why)
 		}
-		if why := e.fixed[d.key]; why != "" {
-			b.WriteString("; this cannot be overridden: " + why)
-		}
 	}
-	b.WriteString("\nresume with the same model, data and options, or start a new run with another folder for its checkpoints")
-	if len(e.fixed) == 0 {
-		b.WriteString(option.Marked(", or set {Loop.ResumeAnyway} to continue despite the differences", name))
-	}
+	b.WriteString("\nresume with the same model, data and options, or start a new run with another folder for its " +
+		"checkpoints")
+	b.WriteString(option.Marked(", or set {Loop.ResumeAnyway} to continue despite the differences", name))
 	return b.String()
 }
 

@@ -3,10 +3,8 @@ package fit
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
 	"steadyfit/option"
 )
 
@@ -16,23 +14,25 @@ import (
 // evaluation signature, batch is below 1 or the dataset is empty, the error is an *option.Error.
 func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) (Metrics, error) {
 	if ctx == nil {
-		return nil, &option.Error{Option: "context", Reason: "missing", Fix: "give Evaluate a context, such as context.Background()"}
+		return nil, &option.Error{Option: "context", Reason: "missing",
+			Fix: "give Evaluate a context, such as context.Background()"}
 	}
 	if session == nil {
 		return nil, &option.Error{Option: "session", Reason: "missing", Fix: "give Evaluate an open session"}
 	}
 	if ds == nil || ds.Len() < 1 {
-		return nil, &option.Error{Option: "dataset", Reason: "there are no samples", Fix: "give Evaluate a dataset with at least one"}
+		return nil, &option.Error{Option: "dataset", Reason: "there are no samples",
+			Fix: "give Evaluate a dataset with at least one"}
 	}
 	if batch < 1 {
 		return nil, &option.Error{Option: "batch", Value: batch, Reason: "expected at least 1"}
 	}
 	names := session.EvaluateMetrics()
 	if len(names) == 0 {
-		return nil, &option.Error{Option: "session", Reason: "the model has no evaluate signature", Fix: "export the model with one"}
+		return nil, &option.Error{Option: "session", Reason: "the model has no evaluate signature",
+			Fix: "export the model with one"}
 	}
-	can := capability.Of(session)
-	e := newEvaluation(session, can, ds, batch, newScalars(can, names, names))
+	e := newEvaluation(session, ds, batch, newScalars(session, names, names))
 	if err := e.run(ctx, context.WithoutCancel(ctx)); err != nil {
 		return nil, fmt.Errorf("evaluation: %w", err)
 	}
@@ -41,17 +41,12 @@ func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) 
 
 type evaluation struct {
 	session Session
-	can     capability.Set
 	ds      data.Dataset
 	batch   int
 	// finite makes the method run stop at the first loss that is not finite.
 	finite bool
-	// done, if not nil, is called after each batch. failed, if not nil, is called with the
-	// error of a batch; if it returns nil, the batch is evaluated again.
-	done   func()
-	failed func(error) error
-	// decided is true if the error of the method run came from the function failed.
-	decided bool
+	// done, if not nil, is called after each batch.
+	done    func()
 	metrics scalars
 	sums    []float64 // see scalars.add
 	samples int64
@@ -59,8 +54,9 @@ type evaluation struct {
 	badBatch int
 }
 
-func newEvaluation(s Session, can capability.Set, ds data.Dataset, batch int, metrics scalars) *evaluation {
-	return &evaluation{session: s, can: can, ds: ds, batch: batch, metrics: metrics, sums: make([]float64, len(metrics.names))}
+func newEvaluation(s Session, ds data.Dataset, batch int, metrics scalars) *evaluation {
+	return &evaluation{session: s, ds: ds, batch: batch, metrics: metrics,
+		sums: make([]float64, len(metrics.names))}
 }
 
 // run evaluates all batches. It checks ctx between batches, and passes steady, which is never
@@ -68,11 +64,11 @@ func newEvaluation(s Session, can capability.Set, ds data.Dataset, batch int, me
 func (e *evaluation) run(ctx, steady context.Context) error {
 	clear(e.sums)
 	e.samples, e.badBatch = 0, -1
-	ranks := e.can.Ranks()
+	ranks := e.session.Ranks()
 	if err := ended(ctx, ranks); err != nil {
 		return fmt.Errorf("interrupted: %w", err)
 	}
-	if err := e.can.ResetMetrics(steady); err != nil {
+	if err := e.session.ResetMetrics(steady); err != nil {
 		return fmt.Errorf("resetting metrics: %w", err)
 	}
 	for b, err := range e.ds.Batches(data.Pass{Batch: e.batch}) {
@@ -82,21 +78,8 @@ func (e *evaluation) run(ctx, steady context.Context) error {
 		if err := ended(ctx, ranks); err != nil {
 			return fmt.Errorf("interrupted before batch %d: %w", b.Index, err)
 		}
-		for {
-			err := e.session.Evaluate(steady, b, e.metrics.values)
-			if err == nil {
-				break
-			}
-			if err = fmt.Errorf("batch %d: %w", b.Index, err); e.failed == nil {
-				return err
-			}
-			if err = e.failed(err); err != nil {
-				e.decided = true
-				return err
-			}
-			if slices.Contains(e.metrics.latest, true) {
-				return e.run(ctx, steady) // running metrics may include a part of the batch
-			}
+		if err := e.session.Evaluate(steady, b, e.metrics.values); err != nil {
+			return fmt.Errorf("batch %d: %w", b.Index, err)
 		}
 		if e.done != nil {
 			e.done()

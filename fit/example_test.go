@@ -14,7 +14,10 @@ import (
 
 // slope is a session for these examples: y = a*x, trained by gradient descent. Programs use a
 // *session.Session.
-type slope struct{ A, rate float64 }
+type slope struct {
+	fit.Plain
+	A, rate float64
+}
 
 func (s *slope) TrainMetrics() []string    { return []string{"loss"} }
 func (s *slope) EvaluateMetrics() []string { return []string{"loss"} }

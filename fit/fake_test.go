@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,9 +22,9 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
 	"steadyfit/internal/checkpoint"
-	"steadyfit/internal/disk/disktest"
+	"steadyfit/internal/testkit"
+	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 // on the step's number, like dropout. All operations have a fixed order, so that runs can be
 // compared bit for bit.
 type linear struct {
-	capability.None
+	Plain
 	w, v  [3]float64 // w has the weights and the bias; v has their momentum
 	rate  float64
 	seed  string
@@ -159,10 +160,8 @@ func (l *linear) Evaluate(ctx context.Context, b data.Batch, out []float64) erro
 	return nil
 }
 
-func (l *linear) Capabilities() capability.Set { return l }
-
 // Freeze returns a copy of the state if beside is set, and nil otherwise.
-func (l *linear) Freeze(context.Context) (capability.Frozen, error) {
+func (l *linear) Freeze(context.Context) (session.Frozen, error) {
 	if !l.beside {
 		return nil, nil
 	}
@@ -308,7 +307,10 @@ func tempDir(t testing.TB) string {
 	return dir
 }
 
-var names = disktest.Names
+// names returns the names of the files in a folder, without the lock.
+func names(t testing.TB, dir string) []string {
+	return slices.DeleteFunc(testkit.FileNames(t, dir), func(name string) bool { return name == lockName })
+}
 
 func copyDir(t testing.TB, from string) string {
 	to := tempDir(t)
@@ -337,7 +339,6 @@ func copyDir(t testing.TB, from string) string {
 const (
 	lockName  = ".lock"
 	bestFile  = "best.json"
-	begunFile = "begun.json"
 	stateFile = "state.json"
 )
 
@@ -364,21 +365,8 @@ func verify(path string) (savedState, error) {
 	return readState(path)
 }
 
-type stateEnvelope struct {
-	Format  string          `json:"format"`
-	Version int             `json:"version"`
-	Writer  string          `json:"writer"`
-	CRC     string          `json:"crc32c"`
-	Header  string          `json:"header_crc32c"`
-	State   json.RawMessage `json:"state"`
-}
-
 func checksum(text []byte) string {
 	return fmt.Sprintf("%08x", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
-}
-
-func (e *stateEnvelope) headerSum() string {
-	return checksum(fmt.Appendf(nil, "%q %d %q %q", e.Format, e.Version, e.Writer, e.CRC))
 }
 
 // step handles a batch as the method pass does.
@@ -387,7 +375,7 @@ func (r *run) step(ctx context.Context, b data.Batch) error {
 	if err == nil && n == 1 {
 		err = r.after(ctx, b, n, r.state.Session.Train(r.steady, r.state.Step, b, r.train.values))
 	} else if err == nil && n > 1 {
-		err = r.after(ctx, b, n, r.can.TrainN(r.steady, r.state.Step, n, r.train.values))
+		err = r.after(ctx, b, n, r.state.Session.TrainN(r.steady, r.state.Step, n, r.train.values))
 	}
 	return err
 }

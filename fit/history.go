@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/internal/rank"
 	"steadyfit/memory"
 )
 
@@ -23,6 +22,8 @@ type History struct {
 	// Done is true if the training is complete: all epochs are done, or a hook such as
 	// EarlyStop called State.Finish. It is false after an error or State.Stop.
 	Done bool
+	// Restored is the epoch whose weights EarlyStop.RestoreBest restored; 0 if it restored none.
+	Restored int
 	// ResumedFrom is the checkpoint from which the run resumed; empty for a new training.
 	ResumedFrom string
 	// Checkpoint is the newest checkpoint; empty if there is none.
@@ -35,6 +36,16 @@ func (h *History) Last() Record {
 		return Record{}
 	}
 	return h.Records[len(h.Records)-1]
+}
+
+// Final returns the record of the epoch whose weights the session has after the run: that of Restored, or the last.
+func (h *History) Final() Record {
+	for _, r := range h.Records {
+		if r.Epoch == h.Restored {
+			return r
+		}
+	}
+	return h.Last()
 }
 
 // Metric returns the values of a metric, one per epoch that has it.
@@ -68,11 +79,6 @@ type Record struct {
 	// DataWait is the share of the training time, from 0 to 1, during which steps waited for
 	// data; nil if unknown.
 	DataWait *float64
-	// Ranks has the times of several ranks; nil for a training in one process.
-	Ranks *rank.Times
-	// RankRSS is the resident memory of each rank in bytes at the end of the epoch; nil for a
-	// training in one process, or if it is unknown.
-	RankRSS []int64
 	// Memory is the memory of this process at the end of the epoch.
 	Memory memory.Usage
 	// GPU is the memory in use on GPUs at the end of the epoch.
@@ -95,30 +101,13 @@ type Resets struct {
 	Returned memory.Reading `json:"returned"`
 	// Seconds is the total duration of the resets.
 	Seconds float64 `json:"seconds"`
-	// Each has the first 32 resets.
-	Each []Reset `json:"each,omitempty"`
 }
 
-// Reset is one reset of a session.
-type Reset struct {
-	// Step is the number of train steps before the reset.
-	Step  int64  `json:"step"`
-	Depth string `json:"depth"`
-	// Returned is the released memory in bytes; nil if unknown.
-	Returned *int64  `json:"returned_bytes,omitempty"`
-	Seconds  float64 `json:"seconds"`
-}
-
-const eachReset = 32
-
-func (r *Resets) add(one Reset) {
-	returned := reading(one.Returned)
-	r.Returned = memory.Reading{Bytes: r.Returned.Bytes + returned.Bytes, OK: returned.OK && (r.Returned.OK || r.Count == 0)}
-	r.Count++
-	r.Seconds += one.Seconds
-	if len(r.Each) < eachReset {
-		r.Each = append(r.Each, one)
-	}
+func (r *Resets) add(more Resets) {
+	r.Returned = memory.Reading{Bytes: r.Returned.Bytes + more.Returned.Bytes,
+		OK: more.Returned.OK && (r.Returned.OK || r.Count == 0)}
+	r.Count += more.Count
+	r.Seconds += more.Seconds
 }
 
 func known(r memory.Reading) *int64 {
@@ -137,7 +126,7 @@ func reading(bytes *int64) memory.Reading {
 }
 
 // recordJSON is the JSON form of a Record without its metrics, which follow the field step. A
-// CSV file has the same columns except those at the end.
+// CSV file has the same columns except the last.
 type recordJSON struct {
 	Epoch            int      `json:"epoch"`
 	Step             int64    `json:"step"`
@@ -146,9 +135,6 @@ type recordJSON struct {
 	SamplesPerSecond float64  `json:"samples_per_second,omitempty"`
 	StepsPerSecond   float64  `json:"steps_per_second,omitempty"`
 	DataWait         *float64 `json:"data_wait,omitempty"`
-	SlowestRank      *int     `json:"slowest_rank,omitempty"`
-	RankWait         *float64 `json:"rank_wait,omitempty"`
-	Exchange         *float64 `json:"rank_exchange,omitempty"`
 	RSS              *int64   `json:"rss_bytes,omitempty"`
 	Anon             *int64   `json:"anon_bytes,omitempty"`
 	Peak             *int64   `json:"peak_bytes,omitempty"`
@@ -158,14 +144,11 @@ type recordJSON struct {
 	ResetReturned    *int64   `json:"reset_returned_bytes,omitempty"`
 	ResetSeconds     *float64 `json:"reset_seconds,omitempty"`
 	Event            string   `json:"event,omitempty"`
-	RankRSS          []int64  `json:"rank_rss_bytes,omitempty"`
-	ResetList        []Reset  `json:"reset_list,omitempty"`
 	CheckpointPause  float64  `json:"checkpoint_pause_seconds,omitempty"`
 }
 
-// fieldsBeforeMetrics is the number of fields of recordJSON before the metrics. notInCSV is the number
-// of fields at its end that a CSV file lacks.
-const fieldsBeforeMetrics, notInCSV = 2, 3
+// fieldsBeforeMetrics is the number of fields of recordJSON before the metrics.
+const fieldsBeforeMetrics = 2
 
 var recordFields = func() (names []string) {
 	for f := range reflect.TypeFor[recordJSON]().Fields() {
@@ -181,17 +164,15 @@ func (r *Record) fields() recordJSON {
 	j := recordJSON{
 		Epoch: r.Epoch, Step: r.Step, LearningRate: r.LearningRate, Seconds: r.Seconds,
 		SamplesPerSecond: r.SamplesPerSecond, StepsPerSecond: r.StepsPerSecond, DataWait: r.DataWait,
-		RSS: known(r.Memory.RSS), Anon: known(r.Memory.Anon), Peak: known(r.Memory.Peak), GPU: known(r.GPU), LiveTensors: r.LiveTensors,
-		Resets: r.Resets.Count, ResetReturned: known(r.Resets.Returned), ResetList: r.Resets.Each,
+		RSS: known(r.Memory.RSS), Anon: known(r.Memory.Anon), Peak: known(r.Memory.Peak), GPU: known(r.GPU),
+		LiveTensors: r.LiveTensors,
+		Resets:      r.Resets.Count, ResetReturned: known(r.Resets.Returned),
 		Event: strings.Join(r.Events, eventSeparator),
 	}
-	if r.Resets.Count > 0 {
+	if r.Resets.Seconds > 0 { // unknown for a reset by process
 		j.ResetSeconds = &r.Resets.Seconds
 	}
-	j.RankRSS, j.CheckpointPause = r.RankRSS, r.CheckpointPause
-	if r.Ranks != nil {
-		j.SlowestRank, j.RankWait, j.Exchange = &r.Ranks.Slowest, &r.Ranks.Wait, &r.Ranks.Exchange
-	}
+	j.CheckpointPause = r.CheckpointPause
 	return j
 }
 
@@ -275,14 +256,11 @@ func (r *Record) UnmarshalJSON(text []byte) error {
 	r.SamplesPerSecond, r.StepsPerSecond, r.DataWait = j.SamplesPerSecond, j.StepsPerSecond, j.DataWait
 	r.Memory.RSS, r.Memory.Anon, r.Memory.Peak = reading(j.RSS), reading(j.Anon), reading(j.Peak)
 	r.GPU, r.LiveTensors = reading(j.GPU), j.LiveTensors
-	r.Resets = Resets{Count: j.Resets, Returned: reading(j.ResetReturned), Each: j.ResetList}
+	r.Resets = Resets{Count: j.Resets, Returned: reading(j.ResetReturned)}
 	if j.ResetSeconds != nil {
 		r.Resets.Seconds = *j.ResetSeconds
 	}
-	r.RankRSS, r.CheckpointPause = j.RankRSS, j.CheckpointPause
-	if j.SlowestRank != nil && j.RankWait != nil && j.Exchange != nil {
-		r.Ranks = &rank.Times{Slowest: *j.SlowestRank, Wait: *j.RankWait, Exchange: *j.Exchange}
-	}
+	r.CheckpointPause = j.CheckpointPause
 	if j.Event != "" {
 		r.Events = strings.Split(j.Event, eventSeparator)
 	}
@@ -308,9 +286,6 @@ func recordLine(r Record, epoch, step string) string {
 	}
 	if r.DataWait != nil {
 		fmt.Fprintf(&b, "  data_wait %-6s", formatShare(*r.DataWait))
-	}
-	if r.Ranks != nil {
-		fmt.Fprintf(&b, "  slowest_rank %-4d  rank_wait %-6s  rank_exchange %-6s", r.Ranks.Slowest, formatShare(r.Ranks.Wait), formatShare(r.Ranks.Exchange))
 	}
 	if r.Memory.RSS.OK {
 		fmt.Fprintf(&b, "  rss %-10s", r.Memory.RSS)

@@ -7,11 +7,8 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"steadyfit/internal/contract"
 	"steadyfit/memory"
 	"steadyfit/option"
 )
@@ -35,16 +32,11 @@ type Hook struct {
 	// the priority 500. Checkpoint has 1000, since it saves the states of all hooks.
 	Priority int
 
-	// Load is called at the beginning of every run, before Start. If the run resumes from a
-	// checkpoint, state is the result of Save, and dir has the files that Save wrote. Otherwise
-	// both are empty.
-	Load func(dir string, state json.RawMessage) error
-	// Save is called while a checkpoint is written. It returns the state of the hook, or nil,
-	// and may write files to dir.
-	Save func(dir string) (json.RawMessage, error)
-	// NoFiles means that Save writes no files. The folder dir then does not exist. A hook that
-	// writes files makes training wait for each checkpoint.
-	NoFiles bool
+	// Load is called at the beginning of every run, before Start. state is the result of Save, or nil
+	// if the run does not resume from a checkpoint.
+	Load func(state json.RawMessage) error
+	// Save is called when a checkpoint is written. It returns the state of the hook, or nil.
+	Save func() (json.RawMessage, error)
 
 	// Start is called before the first step.
 	Start func(context.Context, *State) error
@@ -65,15 +57,15 @@ type Hook struct {
 
 	// metric checks the name of the metric that the hook uses; nil if it uses none.
 	metric func(available []string, validates bool) error
-	// local is true for a hook that only the first of several ranks calls. copies is the folder in
-	// which a rank other than the first writes checkpoints with the hook. follow, if not nil,
-	// prepares the hook for such a rank; its argument is the folder, or empty.
+	// local is true for a hook that only the first of several ranks calls. follow, if not nil,
+	// prepares the hook for another rank.
 	local  bool
-	copies string
-	follow func(copies string)
+	follow func()
 	// files, if not nil, returns a folder whose files belong to the hook's state, or "". The hook
 	// must not change these files, and must call State.AwaitCheckpoint before it removes them.
-	files func() string
+	// loadFiles gets their folder in a checkpoint after Load.
+	files     func() string
+	loadFiles func(dir string) error
 	// settings describes options that all ranks must have.
 	settings any
 }
@@ -126,32 +118,16 @@ func (s *State) Finish(reason string) {
 	s.run.finished = true
 }
 
-// Event adds a name to Record.Events of the current epoch. If Hook.Epoch calls it, that is the
+// Event adds a name to Record.Events of the current epoch, once. If Hook.Epoch calls it, that is the
 // epoch that has just ended.
 func (s *State) Event(name string) {
-	events := s.events()
-	*events = append(*events, name)
-}
-
-func (s *State) events() *[]string {
+	events := &s.run.tally.Events
 	if s.run.phase == closing {
-		return &s.Record.Events
+		events = &s.Record.Events
 	}
-	return &s.run.tally.Events
-}
-
-// CountEvent is like Event, but an event that occurs n times in an epoch becomes the single event
-// "name*n".
-func (s *State) CountEvent(name string) {
-	for i, event := range *s.events() {
-		word, times, _ := strings.Cut(event, "*")
-		if word == name {
-			n, _ := strconv.Atoi(times) // an empty text gives 0
-			(*s.events())[i] = name + "*" + strconv.Itoa(max(n, 1)+1)
-			return
-		}
+	if !slices.Contains(*events, name) {
+		*events = append(*events, name)
 	}
-	s.Event(name)
 }
 
 // LastStep reports whether this step is known to be the last one of the run.
@@ -160,56 +136,15 @@ func (s *State) LastStep() bool {
 }
 
 // ResetBy records in the current epoch that a hook reset the session: the memory that the reset
-// returned, the time that it took, and the event "reset".
-//
-// If depth is "process", returned and took are ignored. The next process measures both at its first
-// train step: the decrease of anonymous memory, and the time since this call. The hook must have a
-// lower priority than Checkpoint.
-func (s *State) ResetBy(depth string, returned memory.Reading, took time.Duration) {
-	if depth == contract.ResetProcess {
-		s.run.passOn()
-		return
-	}
-	s.reset(Reset{Step: s.Step, Depth: depth, Returned: known(returned), Seconds: took.Seconds()})
-}
-
-func (s *State) reset(one Reset) {
-	const event = "reset"
+// returned, the time that it took, and the event "reset". The hook must have a lower priority than
+// Checkpoint.
+func (s *State) ResetBy(returned memory.Reading, took time.Duration) {
 	resets := &s.run.tally.Resets
 	if s.run.phase == closing {
 		resets = &s.Record.Resets
 	}
-	resets.add(one)
-	if !slices.Contains(*s.events(), event) {
-		s.Event(event)
-	}
-}
-
-// passedOn describes a reset by process restart that the next process records.
-type passedOn struct {
-	// At is the time of the request, and Step the number of train steps done.
-	At   time.Time `json:"at"`
-	Step int64     `json:"step"`
-	// Anon is the anonymous memory of the process in bytes; nil if unknown.
-	Anon *int64 `json:"anon_bytes,omitempty"`
-}
-
-func (r *run) passOn() {
-	r.passed = &passedOn{At: r.now(), Step: r.state.Step}
-	if usage, err := memory.Read(); err == nil {
-		r.passed.Anon = known(usage.Anon)
-	}
-}
-
-func (r *run) recordPassed() {
-	p := r.passed
-	r.passed = nil
-	one := Reset{Step: p.Step, Depth: contract.ResetProcess, Seconds: max(r.now().Sub(p.At), 0).Seconds()}
-	if usage, err := memory.Read(); err == nil && usage.Anon.OK && p.Anon != nil {
-		returned := *p.Anon - int64(usage.Anon.Bytes)
-		one.Returned = &returned
-	}
-	r.state.reset(one)
+	resets.add(Resets{1, returned, took.Seconds()})
+	s.Event("reset")
 }
 
 // available returns the names of the metrics in a Record of this run. The names of validation
@@ -228,15 +163,9 @@ func (s *State) LearningRate() (rate float64, ok bool) {
 	return s.run.rate, s.run.loop.LearningRate != nil
 }
 
-// ScaleLearningRate multiplies all later rates of Loop.LearningRate by factor. Factors
-// accumulate, and checkpoints store their product. A hook with Replays must not call it for
-// steps that are trained again.
-func (s *State) ScaleLearningRate(factor float64) {
-	s.RateScale *= factor
-	if s.run.loop.Recover != nil {
-		s.run.replay.rescaled = append(s.run.replay.rescaled, rescaling{s.Step, number(s.RateScale)})
-	}
-}
+// ScaleLearningRate multiplies the rates of all later epochs by factor. Factors accumulate, and checkpoints
+// store their product. It is for Hook.Epoch.
+func (s *State) ScaleLearningRate(factor float64) { s.RateScale *= factor }
 
 func checkHooks(hooks []Hook) ([]Hook, error) {
 	sorted := slices.Clone(hooks)
@@ -244,10 +173,12 @@ func checkHooks(hooks []Hook) ([]Hook, error) {
 	seen := make(map[string]bool, len(hooks))
 	for _, h := range sorted {
 		if h.Name == "" {
-			return nil, &option.Error{Option: "Hook.Name", Reason: "a hook has none", Fix: "set it; errors and checkpoints use it"}
+			return nil, &option.Error{Option: "Hook.Name", Reason: "a hook has none",
+				Fix: "set it; errors and checkpoints use it"}
 		}
 		if seen[h.Name] {
-			return nil, &option.Error{Option: "Hook.Name", Value: h.Name, Reason: "two hooks have this name", Fix: "rename one; errors and checkpoints use the name"}
+			return nil, &option.Error{Option: "Hook.Name", Value: h.Name, Reason: "two hooks have this name",
+				Fix: "rename one; errors and checkpoints use the name"}
 		}
 		seen[h.Name] = true
 	}

@@ -27,6 +27,7 @@ const (
 	// sessionPrefix precedes the keys of Session.Identity.
 	sessionPrefix = "session."
 	modelKey      = sessionPrefix + "model"
+	weightsKey    = sessionPrefix + "weights"
 	rateKey       = "learning_rate"
 	// metricsKey occurs only in a difference.
 	metricsKey = "metrics"
@@ -35,20 +36,19 @@ const (
 // positionKeys determine the batches, and therefore the meaning of a position in the data.
 var positionKeys = []string{batchKey, remainderKey, dataKey, fieldsKey}
 
-// laterKeys did not exist in earlier versions. A missing value does not count as different.
-var laterKeys = []string{rateKey, sessionPrefix + "precision", sessionPrefix + "xla", sessionPrefix + "compiled", sessionPrefix + "fused", sessionPrefix + "loss_scale", sessionPrefix + "onednn", sessionPrefix + "parts"}
-
 // identityHints explain differences, by key.
 var identityHints = map[string]string{
 	dataKey:       "the samples, the data order (seed, shuffle) or the split into training and validation data differ",
 	validationKey: "the samples, their order or the split into training and validation data differ",
 
 	sessionPrefix + "tensorflow": "another version of TensorFlow rounds differently",
-	sessionPrefix + "onednn":     "oneDNN rounds differently; TF_ENABLE_ONEDNN_OPTS=1 turns it on and 0 off, and without it the processor decides",
-	sessionPrefix + "xla":        "compiled operations round differently",
-	sessionPrefix + "compiled":   "compiled steps round differently",
-	sessionPrefix + "parts":      "the update of this model depends on the number of micro-batches or ranks, as with BatchNormalization and Dropout",
-	sessionPrefix + "fused":      "in that executor, executions of several steps round differently",
+	sessionPrefix + "onednn": "oneDNN rounds differently; TF_ENABLE_ONEDNN_OPTS=1 turns it on and 0 off, and " +
+		"without it the processor decides",
+	sessionPrefix + "xla":      "compiled operations round differently",
+	sessionPrefix + "compiled": "compiled steps round differently",
+	sessionPrefix + "parts": "the update of this model depends on the number of micro-batches or ranks, as with " +
+		"BatchNormalization and Dropout",
+	sessionPrefix + "stacked": "in that executor, executions of several steps round differently",
 }
 
 // identify returns the values that a checkpoint must match for this run to resume from it. The
@@ -216,7 +216,8 @@ func (s *fieldSummer) add(f data.Field) error {
 	}
 	for from := 0; from < values.Len(); from += part {
 		var err error
-		s.raw, err = binary.Append(s.raw[:0], binary.LittleEndian, values.Slice(from, min(from+part, values.Len())).Interface())
+		s.raw, err = binary.Append(s.raw[:0], binary.LittleEndian,
+			values.Slice(from, min(from+part, values.Len())).Interface())
 		if err != nil {
 			return err
 		}

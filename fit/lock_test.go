@@ -4,20 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/checkpoint"
-	"steadyfit/option"
 )
 
 // TestLockOfAnotherProcess kills processes that train in the same folder.
@@ -64,11 +62,6 @@ func TestLockOfAnotherProcess(t *testing.T) {
 			require.ErrorIs(t, err, checkpoint.ErrLocked)
 			var locked *checkpoint.LockedError
 			require.ErrorAs(t, err, &locked)
-			require.Equal(t, child.Process.Pid, locked.Holder.PID)
-			host, hostErr := os.Hostname()
-			require.NoError(t, hostErr)
-			require.Equal(t, host, locked.Holder.Host)
-			require.WithinDuration(t, time.Now(), locked.Holder.Since, time.Minute)
 			require.ErrorContains(t, err, fmt.Sprintf("in use by process %d on ", child.Process.Pid))
 			require.ErrorContains(t, err, "wait until it has ended")
 			require.Empty(t, l.steps)
@@ -103,14 +96,13 @@ func TestLockWithinAProcess(t *testing.T) {
 	l.onTrain = func(int64) error {
 		err := inner()
 		require.ErrorIs(t, err, checkpoint.ErrLocked)
-		require.ErrorContains(t, err, "another run of this process")
+		require.ErrorContains(t, err, fmt.Sprintf("in use by process %d on ", os.Getpid()))
 		return nil
 	}
 	loop := Loop{Session: l, Batch: 4, Epochs: 2}
 	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
-	require.NotContains(t, names(t, dir), lockName)
 }
 
 // The next run may use the folder, however the previous one ended.
@@ -118,11 +110,10 @@ func TestLockIsReleased(t *testing.T) {
 	dir := tempDir(t)
 	free := func() {
 		t.Helper()
-		lock, err := checkpoint.Acquire(dir)
+		lock, err := checkpoint.Acquire(dir, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		require.NoError(t, lock.Release())
 		require.NoError(t, lock.Release())
-		require.NotContains(t, names(t, dir), lockName)
 	}
 	run := func(ctx context.Context, change func(*Loop)) error {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: dir}
@@ -153,43 +144,4 @@ func TestLockIsReleased(t *testing.T) {
 	free()
 	require.Error(t, run(t.Context(), func(l *Loop) { l.Resume = "" }))
 	free()
-}
-
-// A lock of another host may be invisible on this host.
-func TestLockLeftByAnotherHost(t *testing.T) {
-	dir, loop := checkpointed(t, Checkpoint{})
-	text, err := json.Marshal(checkpoint.Holder{PID: 7, Host: "elsewhere", Since: time.Unix(1e9, 0).UTC()})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, lockName), text, 0o666))
-	var log bytes.Buffer
-	loop.Log = warnings(&log)
-	_, err = loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
-	require.Contains(t, log.String(), "process 7 on elsewhere, since 2001-09-09T01:46:40Z")
-	require.NotContains(t, names(t, dir), lockName)
-
-	// The content of the lock file does not matter.
-	for _, text := range []string{"", "nonsense", "{"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, lockName), []byte(text), 0o666))
-		_, err = loop.Run(t.Context(), samples(t, 8))
-		require.NoError(t, err)
-	}
-	require.Equal(t, "an unknown process", checkpoint.Holder{}.String())
-}
-
-// Between resuming and locking, another run may continue in the folder.
-func TestFolderUsedWhileResuming(t *testing.T) {
-	dir, loop := checkpointed(t, Checkpoint{})
-	loop.Epochs = 6
-	loop.Hook(Hook{Name: "other", Start: func(context.Context, *State) error {
-		other := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir}
-		other.Hook(Checkpoint{Folder: dir}.Hook())
-		_, err := other.Run(t.Context(), samples(t, 8))
-		return err
-	}})
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	var wrong *option.Error
-	require.ErrorAs(t, err, &wrong)
-	require.ErrorContains(t, err, "ckpt-8 was written by another run")
-	require.ErrorContains(t, err, "resume again")
 }

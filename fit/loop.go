@@ -12,9 +12,8 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
+	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/contract"
-	"steadyfit/internal/rank"
 	"steadyfit/memory"
 	"steadyfit/option"
 )
@@ -88,7 +87,7 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 // The error is
 //   - an *option.Error if an option cannot work. Nothing was trained.
 //   - session.ErrMismatch if the checkpoint does not match this run.
-//   - checkpoint.ErrLocked if another run uses the folder of checkpoints.
+//   - ErrLocked if another run uses the folder of checkpoints.
 //   - ErrDiverged if the loss is NaN or infinite, or the gradients stay
 //     infinite, so that steps no longer change the weights.
 //   - context.Canceled or context.DeadlineExceeded if ctx ended. Run completes the step in
@@ -100,7 +99,8 @@ func (l *Loop) Hook(hooks ...Hook) { l.hooks = append(l.hooks, hooks...) }
 // would leave the model in an undefined state.
 func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 	if ctx == nil {
-		return &History{}, &option.Error{Option: "context", Reason: "missing", Fix: "give Run a context, such as context.Background()"}
+		return &History{}, &option.Error{Option: "context", Reason: "missing",
+			Fix: "give Run a context, such as context.Background()"}
 	}
 	r, err := newRun(l, ds)
 	if err != nil {
@@ -120,8 +120,8 @@ func (l *Loop) Run(ctx context.Context, ds data.Dataset) (*History, error) {
 		r.state.History.Stopped, r.state.History.Done = r.stop, r.over()
 	}
 	err = r.end(started, err)
-	if err == nil && r.over() && !r.restored {
-		if err = r.can.Finalize(r.steady); err != nil {
+	if err == nil && r.over() && r.state.History.Restored == 0 {
+		if err = r.state.Session.Finalize(r.steady); err != nil {
 			err = fmt.Errorf("finalizing the weights: %w", err)
 		}
 	}
@@ -140,10 +140,8 @@ type run struct {
 	train, validation scalars
 
 	state State // includes the position
-	// can has the capabilities of the session. ranks is can.Ranks, and rank the index of this process
-	// in it.
-	can   capability.Set
-	ranks rank.Group
+	// ranks is the result of Session.Ranks, and rank the index of this process in it.
+	ranks contract.RankGroup
 	rank  int
 	// tally, phase and since describe the current epoch: its counts, its current phase (such as
 	// training), and the time at which that phase began.
@@ -160,26 +158,20 @@ type run struct {
 	// checkpoint is written then.
 	sound bool
 	// stop is the reason to end the run; empty to continue. finished is true if stopping completes
-	// the training. restored is true after RestoreBest has restored weights.
-	stop               string
-	finished, restored bool
-	replay             replay
-	// passed describes a reset for which the process is restarted, and which the restarted process
-	// records; nil if there is none.
-	passed *passedOn
+	// the training.
+	stop     string
+	finished bool
+	// snapshot is the newest snapshot for Loop.Recover, and trained the last step for which hooks were
+	// called, since a run that returns to a snapshot repeats steps.
+	snapshot *snapshot
+	trained  int64
 
-	// logs has the size of each log file when the training began, by hook.
-	logs map[string]int64
-	// skipped are the steps of checkpoints that could not be used.
-	skipped []int64
+	// lock is the lock on Loop.Resume; nil if there is none.
+	lock *checkpoint.Lock
 	// written is the newest checkpoint.
 	written written
 	// checkpoints are the Checkpoint hooks that have started.
 	checkpoints []*checkpointer
-	// lines has the encoded lines of all records except the last.
-	lines []byte
-	// linesOf is the number of records in lines.
-	linesOf int
 	// identity is computed when it is first needed; see run.identify.
 	identity map[string]string
 }
@@ -247,7 +239,8 @@ func (r *run) epoch(ctx context.Context) error {
 func (r *run) pass(ctx context.Context) error {
 	s := &r.state
 	r.stack.clear()
-	next, stop := iter.Pull2(r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: s.Pass, Skip: s.PassBatch, DropRemainder: r.loop.DropRemainder}))
+	next, stop := iter.Pull2(r.ds.Batches(data.Pass{Batch: r.loop.Batch, Epoch: s.Pass, Skip: s.PassBatch,
+		DropRemainder: r.loop.DropRemainder}))
 	defer stop()
 	for {
 		if err := r.interrupted(ctx); err != nil {
@@ -255,7 +248,7 @@ func (r *run) pass(ctx context.Context) error {
 		}
 		b, err := r.read(next)
 		if err != nil {
-			return r.readFailed(err)
+			return err
 		}
 		n, err := r.before(b)
 		switch {
@@ -264,7 +257,7 @@ func (r *run) pass(ctx context.Context) error {
 			err = s.Session.Train(r.steady, s.Step, b, r.train.values)
 			err = r.after(ctx, b, n, err)
 		case n > 1:
-			err = r.can.TrainN(r.steady, s.Step, n, r.train.values)
+			err = r.state.Session.TrainN(r.steady, s.Step, n, r.train.values)
 			err = r.after(ctx, b, n, err)
 		}
 		if errors.Is(err, errWentBack) {
@@ -293,17 +286,6 @@ func (r *run) read(next func() (data.Batch, error, bool)) (data.Batch, error) {
 	return b, err
 }
 
-// readFailed returns the error of reading a batch. If batches are stacked, it stops stacking
-// and returns nil instead. The next pass then trains on those batches before it meets the
-// error.
-func (r *run) readFailed(err error) error {
-	if r.stack.size() > 0 {
-		r.unstack(err)
-		return nil
-	}
-	return err
-}
-
 // before prepares the session for a train step on batch b, or for an execution of several steps
 // that ends with b. n is the number of steps to run; 0 if the execution needs more batches.
 func (r *run) before(b data.Batch) (n int, err error) {
@@ -320,7 +302,7 @@ func (r *run) before(b data.Batch) (n int, err error) {
 		return 0, fmt.Errorf("batch %d of %s has no samples", b.Index, r.ds.Name())
 	}
 	if s.EpochStep == 0 {
-		if err := r.can.ResetMetrics(r.steady); err != nil {
+		if err := r.state.Session.ResetMetrics(r.steady); err != nil {
 			return 0, fmt.Errorf("epoch %d: resetting metrics: %w", s.Epoch, err)
 		}
 	}
@@ -328,9 +310,6 @@ func (r *run) before(b data.Batch) (n int, err error) {
 		if err := r.takeSnapshot(); err != nil {
 			return 0, err
 		}
-	}
-	if r.passed != nil {
-		r.recordPassed()
 	}
 	return n, nil
 }
@@ -355,10 +334,7 @@ func (r *run) after(ctx context.Context, b data.Batch, n int, failed error) erro
 	s.advance(b, n, r.batchesPerPass(), finite)
 	s.Samples = b.Size
 	r.alive()
-	again := s.Step <= r.replay.trained
-	if again {
-		r.rescale()
-	}
+	again := s.Step <= r.trained
 	for i := range r.stepHooks {
 		h := &r.stepHooks[i]
 		if again && !h.Replays {
@@ -379,7 +355,8 @@ func (r *run) stepFailed(ctx context.Context, b data.Batch, n int, err error) er
 	s := &r.state
 	r.sound = false
 	if n > 1 {
-		err = fmt.Errorf("train steps %d to %d (epoch %d, batches %d to %d), in one execution: %w", s.Step+1, s.Step+int64(n), s.Epoch, s.PassBatch, b.Index, err)
+		err = fmt.Errorf("train steps %d to %d (epoch %d, batches %d to %d), in one execution: %w", s.Step+1, s.Step+int64(n),
+			s.Epoch, s.PassBatch, b.Index, err)
 	} else {
 		err = fmt.Errorf("train step %d (epoch %d, batch %d): %w", s.Step+1, s.Epoch, b.Index, err)
 	}
@@ -406,9 +383,10 @@ const maxSkipped = 100
 // if too many steps were skipped.
 func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	s := &r.state
-	skipped, stuck, scale := r.can.Skipped()
+	skipped, stuck, scale := r.state.Session.Skipped()
 	if !finite && !skipped {
-		return &divergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.train.names[0], Value: r.train.values[0]}
+		return &divergedError{Epoch: s.Epoch, Step: s.Step + int64(n), Steps: n, Batch: b.Index, Metric: r.train.names[0],
+			Value: r.train.values[0]}
 	}
 	if !stuck && !skipped {
 		s.SkippedSteps = 0
@@ -421,12 +399,14 @@ func (r *run) checkLoss(b data.Batch, n int, finite bool) error {
 	step := s.Step + int64(n)
 	if !r.warned {
 		r.warned = true
-		s.Log.Warn("a train step was skipped: its gradients are not finite, and the loss scale cannot be lowered", "step", step, "loss_scale", scale)
+		s.Log.Warn("a train step was skipped: its gradients are not finite, and the loss scale cannot be lowered", "step",
+			step, "loss_scale", scale)
 	}
 	if s.SkippedSteps < maxSkipped && (s.EpochStep+n < s.StepsPerEpoch || s.SkippedSteps < int64(s.StepsPerEpoch)) {
 		return nil
 	}
-	return &divergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: contract.MetricLossScale, Value: scale, Skipped: s.SkippedSteps}
+	return &divergedError{Epoch: s.Epoch, Step: step, Steps: n, Batch: b.Index, Metric: contract.MetricLossScale,
+		Value: scale, Skipped: s.SkippedSteps}
 }
 
 func (r *run) applyRate() error {
@@ -439,7 +419,9 @@ func (r *run) applyRate() error {
 		return nil
 	}
 	if !validRate(rate) {
-		return &option.Error{Option: "Loop.LearningRate", Value: rate, Reason: fmt.Sprintf("at step %d of epoch %d, expected a finite number of at least 0", s.Step+1, s.EpochsDone+1), Fix: "correct the schedule"}
+		return &option.Error{Option: "Loop.LearningRate", Value: rate,
+			Reason: fmt.Sprintf("at step %d of epoch %d, expected a finite number of at least 0", s.Step+1, s.EpochsDone+1),
+			Fix:    "correct the schedule"}
 	}
 	if err := s.Session.SetLearningRate(rate); err != nil {
 		return fmt.Errorf("setting the learning rate to %v: %w", rate, err)
@@ -464,31 +446,17 @@ func (r *run) validates() bool {
 
 func (r *run) validationBatch() int { return cmp.Or(r.loop.ValidationBatch, r.loop.Batch) }
 
-// validate evaluates the validation data. Loop.Recover decides whether a failed batch is
-// evaluated again, which is possible because evaluation does not change the model.
 func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
-	where := fmt.Sprintf("validation of epoch %d, after step %d", s.Epoch, s.Step)
-	e := newEvaluation(s.Session, r.can, r.loop.Validation, r.validationBatch(), r.validation)
+	e := newEvaluation(s.Session, r.loop.Validation, r.validationBatch(), r.validation)
 	e.finite, e.done = true, r.alive
-	if o := r.loop.Recover; o != nil {
-		e.failed = func(failed error) error {
-			s.AwaitCheckpoint()
-			event, err := o.Decide(ctx, s, fmt.Errorf("%s: %w", where, failed))
-			if err == nil {
-				s.Event(event)
-			}
-			return err
-		}
-	}
-	if err := e.run(ctx, r.steady); e.decided {
-		return nil, err
-	} else if err != nil {
-		return nil, fmt.Errorf("%s: %w", where, err)
+	if err := e.run(ctx, r.steady); err != nil {
+		return nil, fmt.Errorf("validation of epoch %d, after step %d: %w", s.Epoch, s.Step, err)
 	}
 	if e.badBatch >= 0 {
 		r.sound = false
-		return nil, &divergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validation.names[0], Value: e.metrics.values[0]}
+		return nil, &divergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validation.names[0],
+			Value: e.metrics.values[0]}
 	}
 	s.FiniteLoss = true
 	return e.metrics.means(e.sums, e.samples), nil
@@ -517,10 +485,7 @@ func (r *run) record(validation Metrics) error {
 	}
 	// The amounts of memory are unknown if there is no /proc.
 	record.Memory, _ = memory.Read()
-	if err := r.measureRanks(&record); err != nil {
-		return err
-	}
-	record.LiveTensors, record.GPU = r.can.Usage()
+	record.LiveTensors, record.GPU = r.state.Session.Usage()
 	s.History.Records = append(s.History.Records, record)
 	s.Record = &s.History.Records[len(s.History.Records)-1]
 	s.endEpoch()
@@ -539,11 +504,9 @@ func (r *run) end(started int, err error) error {
 		}
 	}
 	for _, c := range r.checkpoints {
-		if err := c.folder.Release(); err != nil {
-			errs = append(errs, fmt.Errorf("unlocking a folder of checkpoints: %w", err))
-		}
+		errs = append(errs, c.folder.Lock.Release())
 	}
-	return join(errs...)
+	return join(append(errs, r.lock.Release())...)
 }
 
 // join is like errors.Join, but does not wrap a single error.

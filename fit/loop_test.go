@@ -18,7 +18,6 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
 	"steadyfit/internal/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -83,12 +82,17 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"Loop.ValidationBatch", func(l *Loop) { l.ValidationBatch = -1 }, []string{"-1: expected at least 0"}},
 		{"Loop.ValidationEvery", func(l *Loop) { l.ValidationEvery = -1 }, []string{"-1: expected at least 0"}},
 		{"Loop.DropRemainder", func(l *Loop) { l.DropRemainder, l.Batch = true, 11 }, []string{"10 samples", "batch of 11"}},
-		{"Loop.Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).noEvaluate = true }, []string{"no evaluate signature"}},
-		{"Loop.Session", func(l *Loop) { l.Session.(*linear).names = []string{"accuracy"} }, []string{"expected loss as the first"}},
-		{"Loop.Session", func(l *Loop) { l.Session.(*linear).names = []string{"loss", "a", "a"} }, []string{"two metrics named a"}},
-		{"Loop.Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).names = []string{"loss", "val_mae"} }, []string{"val_mae"}},
+		{"Loop.Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).noEvaluate = true },
+			[]string{"no evaluate signature"}},
+		{"Loop.Session", func(l *Loop) { l.Session.(*linear).names = []string{"accuracy"} },
+			[]string{"expected loss as the first"}},
+		{"Loop.Session", func(l *Loop) { l.Session.(*linear).names = []string{"loss", "a", "a"} },
+			[]string{"two metrics named a"}},
+		{"Loop.Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).names = []string{"loss", "val_mae"} },
+			[]string{"val_mae"}},
 		{"Hook.Name", func(l *Loop) { l.Hook(Hook{}) }, []string{"a hook has none"}},
-		{"Hook.Name", func(l *Loop) { l.Hook(Hook{Name: "a"}, Hook{Name: "a", Priority: 3}) }, []string{"Hook.Name a: two hooks"}},
+		{"Hook.Name", func(l *Loop) { l.Hook(Hook{Name: "a"}, Hook{Name: "a", Priority: 3}) },
+			[]string{"Hook.Name a: two hooks"}},
 		{"Loop.LearningRate", func(l *Loop) { l.LearningRate = Constant(-1) }, []string{"-1: at step 1"}},
 		{"Loop.LearningRate", func(l *Loop) { l.LearningRate = Constant(math.NaN()) }, []string{"NaN"}},
 	} {
@@ -208,7 +212,8 @@ func spy(log *[]string, name string, priority int, fail string) Hook {
 			return nil
 		}
 	}
-	return Hook{Name: name, Priority: priority, Start: note("start"), Step: note("step"), Epoch: note("epoch"), End: note("end")}
+	return Hook{Name: name, Priority: priority, Start: note("start"), Step: note("step"), Epoch: note("epoch"),
+		End: note("end")}
 }
 
 func TestHookOrder(t *testing.T) {
@@ -245,9 +250,12 @@ func TestHookErrorsNameTheHook(t *testing.T) {
 		want  []string
 	}{
 		{"start", []string{"a start 1/0", "b start 1/0", "a end 1/0"}},
-		{"step", []string{"a start 1/0", "b start 1/0", "c start 1/0", "a step 1/1", "b step 1/1", "c end 1/1", "b end 1/1", "a end 1/1"}},
-		{"epoch", []string{"a start 1/0", "b start 1/0", "c start 1/0", "a step 1/1", "b step 1/1", "c step 1/1", "a epoch 1/1", "b epoch 1/1", "c end 1/1", "b end 1/1", "a end 1/1"}},
-		{"end", []string{"a start 1/0", "b start 1/0", "c start 1/0", "a step 1/1", "b step 1/1", "c step 1/1", "a epoch 1/1", "b epoch 1/1", "c epoch 1/1", "c end 1/1", "b end 1/1", "a end 1/1"}},
+		{"step", []string{"a start 1/0", "b start 1/0", "c start 1/0", "a step 1/1", "b step 1/1", "c end 1/1", "b end 1/1",
+			"a end 1/1"}},
+		{"epoch", []string{"a start 1/0", "b start 1/0", "c start 1/0", "a step 1/1", "b step 1/1", "c step 1/1",
+			"a epoch 1/1", "b epoch 1/1", "c end 1/1", "b end 1/1", "a end 1/1"}},
+		{"end", []string{"a start 1/0", "b start 1/0", "c start 1/0", "a step 1/1", "b step 1/1", "c step 1/1", "a epoch 1/1",
+			"b epoch 1/1", "c epoch 1/1", "c end 1/1", "b end 1/1", "a end 1/1"}},
 	} {
 		t.Run(c.phase, func(t *testing.T) {
 			var log []string
@@ -444,7 +452,8 @@ func TestCancellation(t *testing.T) {
 			got, err := again.Run(t.Context(), samples(t, 20).Shuffle(1))
 			require.NoError(t, err)
 			whole := newLinear()
-			want, err := (&Loop{Session: whole, Batch: 4, Epochs: 4, Validation: samples(t, 12)}).Run(t.Context(), samples(t, 20).Shuffle(1))
+			want, err := (&Loop{Session: whole, Batch: 4, Epochs: 4, Validation: samples(t, 12)}).Run(t.Context(),
+				samples(t, 20).Shuffle(1))
 			require.NoError(t, err)
 			require.Equal(t, outcomeOf(t, want, whole), outcomeOf(t, got, resumed))
 		})
@@ -515,10 +524,12 @@ func TestDataErrors(t *testing.T) {
 
 	for _, after := range []int{0, 3} {
 		_, err = (&Loop{Session: newLinear(), Batch: 4, Epochs: 2}).Run(t.Context(), brokenData{samples(t, 20), after, nil})
-		require.ErrorContains(t, err, fmt.Sprintf("line20 ended after batch %d of a pass; its 20 samples should give 5 batches of 4", after))
+		require.ErrorContains(t, err, fmt.Sprintf("line20 ended after batch %d of a pass; its 20 samples should give 5 "+
+			"batches of 4", after))
 	}
 
-	_, err = (&Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: brokenData{samples(t, 20), 3, lost}}).Run(t.Context(), samples(t, 20))
+	_, err = (&Loop{Session: newLinear(), Batch: 4, Epochs: 2,
+		Validation: brokenData{samples(t, 20), 3, lost}}).Run(t.Context(), samples(t, 20))
 	require.ErrorIs(t, err, lost)
 	require.ErrorContains(t, err, "validation of epoch 1, after step 5")
 }
@@ -539,8 +550,6 @@ type gauged struct {
 	*linear
 	known bool
 }
-
-func (g gauged) Capabilities() capability.Set { return g }
 
 func (g gauged) Usage() (*int64, memory.Reading) {
 	tensors := int64(7)
@@ -601,12 +610,13 @@ func TestDataWait(t *testing.T) {
 		l.onEvaluate = func() error { c.at = c.at.Add(time.Hour); return nil }
 		ds := slowData{samples(t, 20), func() { c.at = c.at.Add(3 * time.Second) }}
 		loop := Loop{Session: l, Batch: 4, Epochs: 2, Validation: samples(t, 4), Resume: dir, now: c.now}
-		loop.Hook(terminal(&out, 160), Checkpoint{Folder: dir}.Hook(), Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
-			if s.Step == stopAt {
-				s.Stop("enough")
-			}
-			return nil
-		}})
+		loop.Hook(terminal(&out, 160), Checkpoint{Folder: dir}.Hook(),
+			Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
+				if s.Step == stopAt {
+					s.Stop("enough")
+				}
+				return nil
+			}})
 		h, err := loop.Run(t.Context(), ds)
 		require.NoError(t, err)
 		return h, out.String()
@@ -733,7 +743,8 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	l := newLinear()
 	l.quiet = true
 	loop := &Loop{Session: l, Batch: 4, Epochs: 1, LearningRate: Constant(0.01)}
-	loop.Hook(Checkpoint{Folder: tempDir(t)}.Hook(), Hook{Name: "count", Step: func(context.Context, *State) error { return nil }})
+	loop.Hook(Checkpoint{Folder: tempDir(t)}.Hook(), Hook{Name: "count",
+		Step: func(context.Context, *State) error { return nil }})
 	ds := samples(t, 20)
 	r, err := newRun(loop, ds)
 	require.NoError(t, err)
@@ -785,7 +796,8 @@ func TestPrefetchedDataTrainsTheSame(t *testing.T) {
 	plain, ahead := newLinear(), newLinear()
 	want, err := (&Loop{Session: plain, Batch: 4, Epochs: 3, StepsPerEpoch: 4}).Run(t.Context(), samples(t, 22).Shuffle(5))
 	require.NoError(t, err)
-	got, err := (&Loop{Session: ahead, Batch: 4, Epochs: 3, StepsPerEpoch: 4}).Run(t.Context(), data.Prefetch(samples(t, 22).Shuffle(5), 2))
+	got, err := (&Loop{Session: ahead, Batch: 4, Epochs: 3, StepsPerEpoch: 4}).Run(t.Context(),
+		data.Prefetch(samples(t, 22).Shuffle(5), 2))
 	require.NoError(t, err)
 	require.Equal(t, outcomeOf(t, want, plain), outcomeOf(t, got, ahead))
 }
@@ -832,15 +844,14 @@ func warnings(b *bytes.Buffer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-func TestTally(t *testing.T) {
+// An event is in the record of its epoch once.
+func TestEvents(t *testing.T) {
 	s := &State{run: &run{}, Record: &Record{}}
-	for range 11 {
-		s.CountEvent("trim")
+	for _, event := range []string{"trim", "reload", "trim"} {
+		s.Event(event)
 	}
-	s.CountEvent("reload")
-	require.Equal(t, []string{"trim*11", "reload"}, s.run.tally.Events)
+	require.Equal(t, []string{"trim", "reload"}, s.run.tally.Events)
 	s.run.phase = closing
-	s.CountEvent("trim")
-	s.CountEvent("trim")
-	require.Equal(t, []string{"trim*2"}, s.Record.Events)
+	s.Event("trim")
+	require.Equal(t, []string{"trim"}, s.Record.Events)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
 )
 
 // scaling is a session that halves its loss scale and skips the update at certain steps. The scale
@@ -56,8 +55,6 @@ func (s *scaling) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	out[2] = s.scale
 	return nil
 }
-
-func (s *scaling) Capabilities() capability.Set { return s }
 
 func (s *scaling) Skipped() (lowered, stuck bool, scale float64) { return s.skipped, s.stuck, s.scale }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/contract"
-	"steadyfit/internal/jsonfloat"
+	"steadyfit/internal/texts"
 	"steadyfit/option"
 )
 
@@ -21,7 +21,7 @@ type Metric struct {
 }
 
 // String returns the name and the value, as in "loss 0.1234". Counts have no decimals.
-func (m Metric) String() string { return m.Name + " " + m.text() }
+func (m Metric) String() string { return texts.Printable(m.Name) + " " + m.text() }
 
 func (m Metric) text() string {
 	if m.Name == contract.MetricSkippedSteps && m.Value == math.Trunc(m.Value) {
@@ -64,7 +64,9 @@ func formatValue(v float64) string {
 // metricNames checks the metric names of a session, and returns them as they appear in records.
 func metricNames(names []string, prefix, signature string) ([]string, error) {
 	if len(names) == 0 || names[0] != "loss" {
-		return nil, &option.Error{Option: "Loop.Session", Reason: fmt.Sprintf("the metrics of its %s signature are %q, expected loss as the first", signature, names), Fix: "export the model with an output named loss"}
+		return nil, &option.Error{Option: "Loop.Session",
+			Reason: fmt.Sprintf("the metrics of its %s signature are %q, expected loss as the first", signature, names),
+			Fix:    "export the model with an output named loss"}
 	}
 	in := make([]string, len(names))
 	for i, name := range names {
@@ -73,11 +75,13 @@ func metricNames(names []string, prefix, signature string) ([]string, error) {
 			in[i] = "train_" + name
 		}
 		if slices.Contains(in[:i], in[i]) {
-			return nil, &option.Error{Option: "Loop.Session", Reason: fmt.Sprintf("its %s signature has two metrics named %s", signature, name), Fix: "give the outputs of the model different names"}
+			return nil, &option.Error{Option: "Loop.Session",
+				Reason: fmt.Sprintf("its %s signature has two metrics named %s", signature, name),
+				Fix:    "give the outputs of the model different names"}
 		}
 	}
 	return in, nil
 }
 
 // number is a float64 in JSON.
-type number = jsonfloat.Float
+type number = texts.Float

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"net/url"
@@ -14,15 +13,16 @@ import (
 	"strings"
 
 	"steadyfit/internal/checkpoint"
-	"steadyfit/internal/disk"
 	"steadyfit/internal/files"
 	"steadyfit/option"
 )
 
 // Words in the names of metrics for which low or high values are better.
 var (
-	lowWords  = []string{"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "crossentropy", "entropy", "divergence", "hinge"}
-	highWords = []string{"accuracy", "acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "dice", "r2", "specificity", "sensitivity"}
+	lowWords = []string{"loss", "error", "mae", "mse", "rmse", "mape", "msle", "perplexity", "crossentropy", "entropy",
+		"divergence", "hinge"}
+	highWords = []string{"accuracy", "acc", "auc", "precision", "recall", "f1", "fbeta", "iou", "dice", "r2",
+		"specificity", "sensitivity"}
 )
 
 // guessMode returns "min" or "max", or "" for an unknown name.
@@ -107,14 +107,17 @@ func (m *monitor) check(name string, s *State) error {
 		return err
 	}
 	if m.patience < 0 {
-		return &option.Error{Option: name, Value: m.metric, Reason: fmt.Sprintf("the patience is %d, expected at least 0", m.patience)}
+		return &option.Error{Option: name, Value: m.metric,
+			Reason: fmt.Sprintf("the patience is %d, expected at least 0", m.patience)}
 	}
 	switch m.mode = cmp.Or(m.mode, guessMode(m.metric)); m.mode {
 	case "min", "max":
 	case "":
-		return &option.Error{Option: name, Value: m.metric, Reason: "the name does not say whether low or high is better", Fix: "give the mode, min or max"}
+		return &option.Error{Option: name, Value: m.metric, Reason: "the name does not say whether low or high is better",
+			Fix: "give the mode, min or max"}
 	default:
-		return &option.Error{Option: name, Value: m.metric, Reason: fmt.Sprintf("the mode is %q, expected min or max", m.mode)}
+		return &option.Error{Option: name, Value: m.metric,
+			Reason: fmt.Sprintf("the mode is %q, expected min or max", m.mode)}
 	}
 	return nil
 }
@@ -144,75 +147,52 @@ type EarlyStop struct {
 	// and in Folder, usually that of the checkpoints. The default is a temporary folder.
 	RestoreBest bool
 	Folder      string
-	// ContinueOnError keeps the best state of an earlier epoch, with a warning and the event
-	// "best_not_kept", if a state cannot be written. Otherwise the run ends with an error after the
-	// epoch.
-	ContinueOnError bool
 }
 
 // Hook returns the hook for Loop.Hook.
 func (o EarlyStop) Hook() Hook {
 	common := o
-	common.RestoreBest, common.Folder, common.ContinueOnError = false, "", false
-	e := &earlyStop{EarlyStop: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: o.Patience, minDelta: o.MinDelta}}
+	common.RestoreBest, common.Folder = false, ""
+	e := &earlyStop{EarlyStop: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: o.Patience,
+		minDelta: o.MinDelta}}
 	return Hook{
 		Name: "early_stop(" + o.Metric + ")",
-		Load: e.load, Save: e.save, NoFiles: true, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
-		follow: e.follow, settings: common, files: func() string { return e.saved },
+		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
+		// The first rank saves the model, so only that rank restores its best weights.
+		follow:   func() { e.RestoreBest = false },
+		settings: common, files: func() string { return e.saved }, loadFiles: e.loadFiles,
 	}
 }
 
 type earlyStop struct {
 	EarlyStop
 	monitor
-	disk disk.Disk
-	// scratch is a temporary folder that replaces an empty Folder. The function remove deletes it.
-	scratch string
-	remove  func() error
+	disk files.Disk
+	// work is the folder for best states; empty before the first one. remove removes the folder.
+	work   string
+	remove func() error
 
 	wait      int
 	bestEpoch int
 	stopped   int
-	// saved is the folder of the best state that could be written; empty if there is none.
-	// savedBest is the value of the metric for that state.
-	saved     string
-	savedBest monitor
-	// own is true if this run created the workspace, the folder for best states.
-	own bool
-	// follows is true for a rank other than the first, which saves the best state for its copies of
-	// the checkpoints only.
-	follows bool
-	// lost is the reason why the best state is not saved; nil after a success. failed is the error for
-	// which this hook stopped the run.
-	lost, failed error
-}
-
-// follow prepares the hook for a rank other than the first. Only the first rank restores its best
-// weights, since it saves the model.
-func (e *earlyStop) follow(copies string) {
-	e.follows, e.RestoreBest = true, e.RestoreBest && copies != ""
-	e.Folder, e.ContinueOnError = copies, true
+	// saved is the folder of the best state; empty if there is none.
+	saved string
+	// failed is the error of saving a state, for which this hook stopped the run.
+	failed error
 }
 
 type earlyStopState struct {
 	Best *number `json:"best,omitempty"`
-	// BestEpoch is the epoch of the saved state, or 0. Saved is the metric of that epoch if it
-	// differs from Best.
-	BestEpoch int     `json:"best_epoch"`
-	Saved     *number `json:"kept,omitempty"`
-	Wait      int     `json:"wait"`
+	// BestEpoch is the epoch of the saved state, or 0.
+	BestEpoch int `json:"best_epoch"`
+	Wait      int `json:"wait"`
 	// Stopped is the epoch after which the hook stopped the run, or 0.
 	Stopped int `json:"stopped"`
 }
 
-func (e *earlyStop) workspace() string {
-	return filepath.Join(cmp.Or(e.Folder, e.scratch), ".best-"+url.PathEscape(e.metric))
-}
-
-func (e *earlyStop) load(dir string, state json.RawMessage) error {
+func (e *earlyStop) load(state json.RawMessage) error {
 	e.reset()
-	e.savedBest.reset()
-	e.wait, e.bestEpoch, e.stopped, e.saved, e.own, e.lost, e.failed = 0, 0, 0, "", false, nil, nil
+	e.wait, e.bestEpoch, e.stopped, e.saved, e.work, e.failed = 0, 0, 0, "", "", nil
 	if state == nil {
 		return nil
 	}
@@ -222,69 +202,61 @@ func (e *earlyStop) load(dir string, state json.RawMessage) error {
 	}
 	e.setState(loaded.Best)
 	e.bestEpoch, e.wait, e.stopped = loaded.BestEpoch, loaded.Wait, loaded.Stopped
-	switch missing := disk.Missing(dir); {
-	case !e.RestoreBest || missing && loaded.Best == nil:
-		return nil
-	case missing:
-		e.lost, e.bestEpoch = errNoBest, 0
-		return nil
-	}
-	saved, err := e.folder(e.bestEpoch)
-	if err == nil {
-		err = e.disk.CopyFiles(dir, saved)
-	}
-	if err != nil && !e.ContinueOnError {
-		return notSaved(err)
-	}
-	if err != nil {
-		e.lost, e.bestEpoch = notSaved(err), 0
-		return nil
-	}
-	e.saved = saved
-	e.savedBest.setState(cmp.Or(loaded.Saved, loaded.Best))
 	return nil
 }
 
-func (e *earlyStop) folder(epoch int) (string, error) {
-	if e.Folder == "" && e.scratch == "" {
-		var err error
-		if e.scratch, e.remove, err = files.Scratch("steadyfit-best-"); err != nil {
-			return "", err
-		}
+func (e *earlyStop) loadFiles(dir string) error {
+	if !e.RestoreBest || e.bestEpoch == 0 || files.IsMissing(dir) {
+		return nil
 	}
-	if !e.own {
-		// A killed process may have left files. No other run uses them, because the Checkpoint
-		// hook or Loop.Resume locks the folder.
-		if err := e.disk.Remove(e.workspace()); err != nil {
-			return "", err
-		}
-		e.own = true
+	saved, err := e.place(e.bestEpoch)
+	if err == nil {
+		err = e.disk.CopyFiles(dir, saved)
 	}
-	dir := filepath.Join(e.workspace(), strconv.Itoa(epoch))
-	return dir, e.disk.MakeDir(dir)
+	if err != nil {
+		return notSaved(err)
+	}
+	e.saved = saved
+	return nil
 }
 
-// errNoBest means that a checkpoint does not have the best state of the training.
-var errNoBest = errors.New("the checkpoint does not have it, so the best of the later epochs is restored at the end")
+// place returns a new folder for the best state of an epoch.
+func (e *earlyStop) place(epoch int) (dir string, err error) {
+	if e.work == "" && e.Folder == "" {
+		e.work, e.remove, err = files.Scratch("steadyfit-best-")
+	} else if e.work == "" {
+		work := filepath.Join(e.Folder, ".best-"+url.PathEscape(e.metric))
+		e.remove = func() error { return e.disk.Remove(work) }
+		// A killed process may have left files. No other run uses them, because the Checkpoint
+		// hook or Loop.Resume locks the folder.
+		err = e.remove()
+		e.work = work
+	}
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(e.work, strconv.Itoa(epoch))
+	return dir, e.disk.MakeDir(dir)
+}
 
 func notSaved(err error) error {
 	return fmt.Errorf("saving the best state: %w; %s", err, files.Remedy(err, ""))
 }
 
-func (e *earlyStop) save(string) (json.RawMessage, error) {
-	state := earlyStopState{Best: e.state(), BestEpoch: e.bestEpoch, Wait: e.wait, Stopped: e.stopped}
-	if e.saved != "" && e.savedBest.best != e.best {
-		state.Saved = e.savedBest.state()
-	}
-	return json.Marshal(state)
+func (e *earlyStop) save() (json.RawMessage, error) {
+	return json.Marshal(earlyStopState{Best: e.state(), BestEpoch: e.bestEpoch, Wait: e.wait, Stopped: e.stopped})
 }
 
 func (e *earlyStop) start(_ context.Context, s *State) error {
 	if err := e.monitor.check("EarlyStop", s); err != nil {
 		return err
 	}
-	if e.lost != nil {
-		s.Log.Warn("training continues without the best state so far", "error", e.lost)
+	if e.RestoreBest && e.known && e.saved == "" {
+		return &option.Error{
+			Option: "RestoreBest", Reason: "the checkpoint does not have the weights of the best epoch, since it was written " +
+				"without this option",
+			Fix: "leave it out, or start a new training",
+		}
 	}
 	if e.stopped > 0 {
 		if e.wait >= e.patience {
@@ -305,8 +277,8 @@ func (e *earlyStop) epoch(ctx context.Context, s *State) error {
 	if !ok || s.Epoch <= e.StartFrom {
 		return nil
 	}
-	if e.RestoreBest && (e.saved == "" || !e.savedBest.known && !math.IsNaN(value) || e.savedBest.known && e.beats(value, e.savedBest.best)) {
-		e.saveBest(ctx, s, value)
+	if e.RestoreBest && (e.saved == "" || e.improves(value)) {
+		e.saveBest(ctx, s)
 	}
 	e.wait++
 	if e.improves(value) {
@@ -323,75 +295,48 @@ func (e *earlyStop) epoch(ctx context.Context, s *State) error {
 	return nil
 }
 
-const notSavedEvent = "best_not_kept"
-
-// saveBest saves the state of the session as the best one. If that fails, it applies ContinueOnError.
-// It returns no error, because an error would end the run without a checkpoint of the epoch.
-func (e *earlyStop) saveBest(ctx context.Context, s *State, value float64) {
-	dir, err := e.folder(s.Epoch)
+// saveBest saves the state of the session as the best one. It returns no error, because an error would end
+// the run without a checkpoint of the epoch.
+func (e *earlyStop) saveBest(ctx context.Context, s *State) {
+	dir, err := e.place(s.Epoch)
 	if err == nil {
 		err = e.disk.Change("save", dir, func() error {
 			return s.Session.Save(context.WithoutCancel(ctx), filepath.Join(dir, checkpoint.Variables))
 		})
 	}
-	if err == nil {
-		before := e.saved
-		e.saved, e.bestEpoch, e.lost = dir, s.Epoch, nil
-		if e.savedBest.reset(); !math.IsNaN(value) {
-			e.savedBest.set(value)
-		}
-		if before != "" {
-			s.AwaitCheckpoint()
-			_ = e.disk.Remove(before) // after an error, end removes it with the workspace
-		}
-		return
-	}
-	_ = e.disk.Remove(dir) // an incomplete state is useless
-	if !e.ContinueOnError {
+	if err != nil {
 		e.failed = err
 		s.Stop("the best state could not be written")
 		return
 	}
-	if e.lost == nil {
-		s.Log.Warn("training continues with the best state of an earlier epoch, or none", "best_epoch", e.bestEpoch, "error", notSaved(err))
+	before := e.saved
+	e.saved, e.bestEpoch = dir, s.Epoch
+	if before != "" {
+		s.AwaitCheckpoint()
+		_ = e.disk.Remove(before) // after an error, end removes it with the folder of all states
 	}
-	e.lost = err
-	s.Event(notSavedEvent)
 }
 
 func (e *earlyStop) end(ctx context.Context, s *State) error {
-	if !e.RestoreBest {
-		return nil
-	}
 	var err error
 	switch {
 	case e.failed != nil:
 		err = notSaved(e.failed)
-	case e.saved != "" && s.Err == nil && !e.follows:
+	case e.saved != "" && s.Err == nil:
 		if err = s.Session.Restore(ctx, filepath.Join(e.saved, checkpoint.Variables)); err != nil {
 			err = fmt.Errorf("restoring the best state, of epoch %d: %w", e.bestEpoch, err)
-		} else {
-			s.run.restored = true
-			best := Metric{e.metric, math.NaN()}
-			if e.savedBest.known {
-				best.Value = e.savedBest.best
-			}
-			restored := fmt.Sprintf("restored the weights of epoch %d (%s %s)", e.bestEpoch, best.Name, best.text())
-			if e.known && e.best != best.Value {
-				s.Log.Warn(restored+"; those of the best epoch could not be saved, or are not in the checkpoint", "best", e.best)
-			} else {
-				s.Log.Info(restored)
-			}
+			break
 		}
-	}
-	if e.own {
-		if left := e.disk.Remove(e.workspace()); left != nil && !e.ContinueOnError {
-			err = errors.Join(err, left)
+		s.History.Restored = e.bestEpoch
+		best := Metric{e.metric, math.NaN()}
+		if e.known {
+			best.Value = e.best
 		}
+		s.Log.Info(fmt.Sprintf("restored the weights of epoch %d (%s %s)", e.bestEpoch, best.Name, best.text()))
 	}
-	if e.scratch != "" {
-		_ = e.remove() // after an error, the next run removes the folder
-		e.scratch = ""
+	if e.work != "" {
+		err = join(err, e.remove())
+		e.work = ""
 	}
 	return err
 }
@@ -419,10 +364,12 @@ type ReduceOnPlateau struct {
 // Hook returns the hook for Loop.Hook.
 func (o ReduceOnPlateau) Hook() Hook {
 	o.Factor = cmp.Or(o.Factor, 0.1)
-	p := &plateau{ReduceOnPlateau: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: cmp.Or(o.Patience, 10), minDelta: cmp.Or(o.MinDelta, 1e-4)}}
+	p := &plateau{ReduceOnPlateau: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: cmp.Or(o.Patience, 10),
+		minDelta: cmp.Or(o.MinDelta, 1e-4)}}
 	return Hook{
 		Name: "reduce_on_plateau(" + o.Metric + ")",
-		Load: p.load, Save: p.save, NoFiles: true, Start: p.start, Epoch: p.epoch, metric: p.finder("ReduceOnPlateau"), settings: o,
+		Load: p.load, Save: p.save, Start: p.start, Epoch: p.epoch, metric: p.finder("ReduceOnPlateau"),
+		settings: o,
 	}
 }
 
@@ -438,7 +385,7 @@ type plateauState struct {
 	Cooling int     `json:"cooldown"`
 }
 
-func (p *plateau) load(_ string, state json.RawMessage) error {
+func (p *plateau) load(state json.RawMessage) error {
 	p.reset()
 	p.wait, p.cooling = 0, 0
 	if state == nil {
@@ -453,7 +400,7 @@ func (p *plateau) load(_ string, state json.RawMessage) error {
 	return nil
 }
 
-func (p *plateau) save(string) (json.RawMessage, error) {
+func (p *plateau) save() (json.RawMessage, error) {
 	return json.Marshal(plateauState{Best: p.state(), Wait: p.wait, Cooling: p.cooling})
 }
 
@@ -462,13 +409,15 @@ func (p *plateau) start(_ context.Context, s *State) error {
 		return err
 	}
 	if _, ok := s.LearningRate(); !ok {
-		return &option.Error{Option: "ReduceOnPlateau", Reason: "the learning rate is not known", Fix: "set {Loop.LearningRate}"}
+		return &option.Error{Option: "ReduceOnPlateau", Reason: "the learning rate is not known",
+			Fix: "set {Loop.LearningRate}"}
 	}
 	if !(p.Factor > 0 && p.Factor < 1) {
 		return &option.Error{Option: "Factor", Value: p.Factor, Reason: "expected a number above 0 and below 1, as in 0.1"}
 	}
 	if p.Cooldown < 0 || !validRate(p.MinRate) {
-		return &option.Error{Option: "ReduceOnPlateau", Reason: fmt.Sprintf("Cooldown is %d and MinRate %v, expected at least 0", p.Cooldown, p.MinRate)}
+		return &option.Error{Option: "ReduceOnPlateau", Reason: fmt.Sprintf("Cooldown is %d and MinRate %v, expected at "+
+			"least 0", p.Cooldown, p.MinRate)}
 	}
 	return nil
 }

@@ -4,18 +4,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
-	"steadyfit/fit/internal/gauge"
 	"steadyfit/memory"
 )
 
 // Observer receives the figures of a training, for example to show them on another machine. Package
-// observe has observers for TensorBoard, Prometheus and Kubeflow.
+// observe has observers for TensorBoard and Prometheus.
 type Observer interface {
 	// Observe receives one observation. It must not change it, and must return when ctx ends.
 	// Observations of a run arrive in order, one at a time, the first one AtStart and the last one
@@ -50,8 +48,7 @@ type Observation struct {
 	Metrics Metrics
 	// LearningRate is the rate of the last step; nil if Loop.LearningRate is nil.
 	LearningRate *float64
-	// StepTime is the mean time of the train steps since the last observation, or with AtEpoch of
-	// the epoch; 0 if unknown.
+	// StepTime is the mean time of the train steps of the epoch so far; 0 if unknown.
 	StepTime time.Duration
 
 	// Memory and GPU are the memory of this process. Within an epoch they are read at most once a
@@ -69,48 +66,14 @@ type Observation struct {
 	CheckpointTime time.Time
 	CheckpointTook time.Duration
 
-	// Record describes the epoch AtEpoch, and is nil at other moments. Histograms are the
-	// histograms of Observers.Weights.
-	Record     *Record
-	Histograms []Histogram
+	// Record describes the epoch AtEpoch, and is nil at other moments.
+	Record *Record
 	// Resumed reports whether the run resumed from a checkpoint. Earlier has the records of the epochs
 	// before it, with AtStart.
 	Resumed bool
 	Earlier []Record
 	// Done reports, AtEnd, whether the training is complete (History.Done).
 	Done bool
-}
-
-// Histogram is the distribution of the values of a weight, as tf.summary.histogram has it: 30 buckets
-// of equal width, each with its lower limit, its upper limit and the number of values.
-type Histogram struct {
-	Name    string
-	Buckets [][3]float64
-}
-
-const histogramBuckets = 30
-
-// newHistogram leaves out values that are NaN or infinite.
-func newHistogram(name string, values []float64) Histogram {
-	values = slices.DeleteFunc(values, func(v float64) bool { return !isFinite(v) })
-	h := Histogram{Name: name}
-	if len(values) == 0 {
-		return h
-	}
-	low, high := slices.Min(values), slices.Max(values)
-	width := high/histogramBuckets - low/histogramBuckets // the difference may overflow
-	for i := range histogramBuckets {
-		h.Buckets = append(h.Buckets, [3]float64{low + float64(i)*width, low + float64(i+1)*width, 0})
-	}
-	h.Buckets[histogramBuckets-1][1] = high
-	for _, v := range values {
-		i := histogramBuckets - 1 // the last bucket, also if all values are equal
-		if width > 0 {
-			i = min(int((v/2-low/2)/(width/2)), i)
-		}
-		h.Buckets[i][2]++
-	}
-	return h
 }
 
 // written describes a checkpoint that was written.
@@ -129,19 +92,11 @@ type written struct {
 // in each second. With several ranks, only the first one is observed.
 type Observers struct {
 	List []Observer
-	// EverySteps also makes an observation at multiples of this number of train steps; 0
-	// disables this.
-	EverySteps int
 	// Budget is the limit of memory of the layer BudgetLayer; 0 means none. Restarts is the number of
 	// restarts of the process.
 	Budget      memory.Bytes
 	BudgetLayer memory.Layer
 	Restarts    int
-	// Weights returns the values of the weights by name, of which observations have histograms; nil
-	// means no histograms. Package fit may change the slices. Weights is called after the first epoch and
-	// then after every HistogramsEvery epochs. The training waits for it.
-	Weights         func(context.Context) (iter.Seq2[string, []float64], error)
-	HistogramsEvery int
 
 	patience time.Duration // 0 means 5 s
 }
@@ -156,11 +111,10 @@ const (
 func (o Observers) Hook() Hook {
 	w := &observing{Observers: o}
 	w.patience = cmp.Or(w.patience, observeEnding)
-	every := AnyStep
-	if o.EverySteps > 0 {
-		every = o.EverySteps
+	return Hook{
+		Name: "observers", Priority: priorityReport, StepEvery: AnyStep, local: true,
+		Start: w.start, Step: w.step, Epoch: w.epoch, End: w.end,
 	}
-	return Hook{Name: "observers", Priority: priorityReport, StepEvery: every, Start: w.start, Step: w.step, Epoch: w.epoch, End: w.end, local: true}
 }
 
 type observing struct {
@@ -173,12 +127,6 @@ type observing struct {
 	// last is the time of the last observation. read is the time of the last reading of
 	// memory.
 	last, read time.Time
-	// timed has the epoch at the last observation, and the training time and the steps of the epoch
-	// at that time.
-	timed struct {
-		epoch, step int
-		spent       time.Duration
-	}
 }
 
 func (w *observing) start(ctx context.Context, s *State) error {
@@ -199,26 +147,14 @@ func (w *observing) start(ctx context.Context, s *State) error {
 func (w *observing) step(_ context.Context, s *State) error {
 	w.count(s)
 	now := s.run.now()
-	if now.Sub(w.last) >= observeEvery || w.EverySteps > 0 && s.Step%int64(w.EverySteps) == 0 {
+	if now.Sub(w.last) >= observeEvery {
 		w.send(w.observe(s, AtStep, now))
 	}
 	return nil
 }
 
-func (w *observing) epoch(ctx context.Context, s *State) error {
-	o := w.observe(s, AtEpoch, s.run.now())
-	if w.Weights != nil && (s.Epoch-1)%max(w.HistogramsEvery, 1) == 0 {
-		weights, err := w.Weights(context.WithoutCancel(ctx))
-		if err != nil {
-			s.Log.Warn("the weights could not be read for observers; training continues", "error", err)
-			w.Weights = nil
-		} else {
-			for name, values := range weights {
-				o.Histograms = append(o.Histograms, newHistogram(name, values))
-			}
-		}
-	}
-	w.send(o)
+func (w *observing) epoch(_ context.Context, s *State) error {
+	w.send(w.observe(s, AtEpoch, s.run.now()))
 	return nil
 }
 
@@ -243,14 +179,19 @@ func (w *observing) end(ctx context.Context, s *State) error {
 	return nil
 }
 
-// await reports whether all observers have returned before ctx ends.
+// await waits for all observers to return, until ctx ends, and reports whether they have.
 func (w *observing) await(ctx context.Context) bool {
 	all := true
 	for _, f := range w.feeds {
 		select {
 		case <-f.done:
+			continue
+		default:
+		}
+		select {
+		case <-f.done:
 		case <-ctx.Done():
-			all = f.returned() && all
+			all = false
 		}
 	}
 	return all
@@ -275,7 +216,8 @@ func (w *observing) observe(s *State, moment Moment, now time.Time) *Observation
 		Step: s.Step, EpochsDone: s.EpochsDone, EpochStep: s.EpochStep, Epochs: s.Epochs, StepsPerEpoch: s.StepsPerEpoch,
 		Steps: w.steps, Samples: w.samples,
 		Budget: w.Budget, BudgetLayer: w.BudgetLayer, Restarts: w.Restarts,
-		CheckpointStep: s.run.written.step, CheckpointTime: s.run.written.time, CheckpointTook: s.run.written.took, Resumed: s.History.ResumedFrom != "",
+		CheckpointStep: s.run.written.step, CheckpointTime: s.run.written.time, CheckpointTook: s.run.written.took,
+		Resumed: s.History.ResumedFrom != "",
 	}
 	if rate, ok := s.LearningRate(); ok {
 		o.LearningRate = &rate
@@ -291,27 +233,14 @@ func (w *observing) observe(s *State, moment Moment, now time.Time) *Observation
 	}
 	if s.EpochStep > 0 {
 		o.Metrics = s.Running()
-		o.StepTime = w.stepTime(s)
+		o.StepTime = time.Duration(s.run.trainTime()) / time.Duration(s.EpochStep)
 	}
 	if now.Sub(w.read) >= observeEvery {
 		w.read = now
 		o.Memory, _ = memory.Read() // unknown without /proc
-		_, o.GPU = s.run.can.Usage()
+		_, o.GPU = s.Session.Usage()
 	}
 	return o
-}
-
-// stepTime returns the mean time of the steps of this epoch since the last call.
-func (w *observing) stepTime(s *State) time.Duration {
-	before := w.timed
-	if before.epoch != s.Epoch || before.step > s.EpochStep {
-		before.step, before.spent = 0, 0
-	}
-	w.timed.epoch, w.timed.step, w.timed.spent = s.Epoch, s.EpochStep, time.Duration(s.run.trainTime())
-	if steps := w.timed.step - before.step; steps > 0 {
-		return (w.timed.spent - before.spent) / time.Duration(steps)
-	}
-	return 0
 }
 
 func (w *observing) send(o *Observation) {
@@ -321,7 +250,8 @@ func (w *observing) send(o *Observation) {
 		default:
 			if !f.dropped {
 				f.dropped = true
-				f.log.Warn("an observer of the training is too slow and gets only some of its figures", "observer", fmt.Sprintf("%T", f.observer))
+				f.log.Warn("an observer of the training is too slow and gets only some of its figures", "observer",
+					fmt.Sprintf("%T", f.observer))
 			}
 		}
 	}
@@ -339,15 +269,6 @@ type feed struct {
 	failing bool // the last call of the observer returned an error
 }
 
-func (f *feed) returned() bool {
-	select {
-	case <-f.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // run passes on observations until the queue is closed, and then the last one. Once ctx has ended,
 // it passes on only the last one.
 func (f *feed) run(ctx context.Context) {
@@ -361,21 +282,11 @@ func (f *feed) run(ctx context.Context) {
 }
 
 func (f *feed) pass(ctx context.Context, o *Observation) {
-	err := f.observe(ctx, o)
+	err := f.observer.Observe(ctx, o)
 	if err != nil && !f.failing {
 		f.log.Warn("an observer of the training failed; training continues", "error", err)
 	}
 	f.failing = err != nil
-}
-
-// observe returns a panic of the observer as an error, since nothing else can recover it.
-func (f *feed) observe(ctx context.Context, o *Observation) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
-	return f.observer.Observe(ctx, o)
 }
 
 // Scalar is a figure as TensorBoard shows it.
@@ -386,29 +297,6 @@ type Scalar struct {
 	Step int64
 	// Value is the value of the metric; it may be NaN or infinite.
 	Value float64
-}
-
-// Scalars returns the figures of an observation AtStep or AtEpoch; see Record.Scalars. AtStep,
-// these are times, memory, and the metrics as batch_NAME, which Keras writes if update_freq is a
-// number of batches.
-func (o *Observation) Scalars() []Scalar {
-	if o.Record != nil {
-		return o.Record.Scalars()
-	}
-	if o.Moment != AtStep {
-		return nil
-	}
-	l := scalarList{step: o.Step}
-	for _, m := range o.Metrics {
-		l.add("batch_"+m.Name, m.Value)
-	}
-	if o.EpochStep < o.StepsPerEpoch { // the record of the epoch has the same step
-		if o.StepTime > 0 {
-			l.add("time/step_seconds", o.StepTime.Seconds())
-		}
-		l.memory(o.Memory, o.GPU)
-	}
-	return l.list
 }
 
 // Scalars returns the figures of an epoch with the names that Keras's callback TensorBoard gives them
@@ -433,7 +321,8 @@ func (r *Record) Scalars() []Scalar {
 	l.step = r.Step
 	for _, m := range r.Metrics {
 		if name, validates := strings.CutPrefix(m.Name, validationPrefix); validates {
-			l.list = append(l.list, Scalar{Run: "validation", Name: "evaluation_" + name + "_vs_iterations", Step: l.step, Value: m.Value})
+			l.list = append(l.list, Scalar{Run: "validation", Name: "evaluation_" + name + "_vs_iterations", Step: l.step,
+				Value: m.Value})
 		}
 	}
 	if r.StepsPerSecond > 0 {
@@ -456,7 +345,12 @@ func (l *scalarList) add(name string, value float64) {
 }
 
 func (l *scalarList) memory(u memory.Usage, gpu memory.Reading) {
-	for name, bytes := range gauge.Layers(u, gpu) {
-		l.add("memory/"+name, float64(bytes))
+	for _, layer := range []struct {
+		name string
+		memory.Reading
+	}{{"rss", u.RSS}, {"anon", u.Anon}, {"file", u.File}, {"peak", u.Peak}, {"gpu", gpu}} {
+		if layer.OK {
+			l.add("memory/"+layer.name, float64(layer.Bytes))
+		}
 	}
 }

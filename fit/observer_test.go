@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"iter"
 	"log/slog"
-	"maps"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -47,8 +44,10 @@ func (r *recorder) at(m Moment) (found []*Observation) {
 func TestObserversGetTheHistory(t *testing.T) {
 	r, dir := &recorder{}, tempDir(t)
 	now := clock{time.Unix(1_700_000_000, 0), 100 * time.Millisecond}
-	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Validation: samples(t, 4), LearningRate: Constant(0.01), now: now.now}
-	loop.Hook(Observers{List: []Observer{r}, EverySteps: 2, Budget: memory.GiB, BudgetLayer: memory.Anon, Restarts: 2}.Hook(), Checkpoint{Folder: dir}.Hook())
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Validation: samples(t, 4), LearningRate: Constant(0.01),
+		now: now.now}
+	loop.Hook(Observers{List: []Observer{r}, Budget: memory.GiB, BudgetLayer: memory.Anon, Restarts: 2}.Hook(),
+		Checkpoint{Folder: dir}.Hook())
 	h, err := loop.Run(t.Context(), samples(t, 14))
 	require.NoError(t, err)
 
@@ -73,15 +72,10 @@ func TestObserversGetTheHistory(t *testing.T) {
 		require.InDelta(t, 1/h.Records[i].StepsPerSecond, o.StepTime.Seconds(), 1e-6)
 	}
 	require.Equal(t, int64(8), epochs[2].CheckpointStep, "Checkpoint follows the observers")
-	var multiples []int64
 	for _, o := range r.at(AtStep) {
-		if o.Step%2 == 0 {
-			multiples = append(multiples, o.Step)
-			require.Positive(t, o.StepTime)
-			require.Len(t, o.Metrics, 2)
-		}
+		require.Positive(t, o.StepTime)
+		require.Len(t, o.Metrics, 2)
 	}
-	require.Equal(t, []int64{2, 4, 6, 8, 10, 12}, multiples)
 	require.True(t, slices.IsSortedFunc(r.seen, func(a, b *Observation) int { return int(a.Step - b.Step) }))
 }
 
@@ -164,10 +158,11 @@ func TestObserversCannotStopATraining(t *testing.T) {
 		release := make(chan struct{})
 		stubborn := &recorder{observe: func(context.Context, *Observation) error { <-release; return nil }}
 		defer close(release)
-		panicking := &recorder{observe: func(context.Context, *Observation) error { panic("in an observer") }}
 		late := &recorder{}
-		loop := Loop{Session: newLinear(), Batch: 1, Epochs: 2, Log: slog.New(slog.NewTextHandler(&log, nil))}
-		loop.Hook(Observers{List: []Observer{failing, good, hanging, stubborn, panicking, late}, EverySteps: 1, patience: time.Second}.Hook())
+		now := clock{time.Unix(1_700_000_000, 0), time.Second} // each step is observed
+		loop := Loop{Session: newLinear(), Batch: 1, Epochs: 2, Log: slog.New(slog.NewTextHandler(&log, nil)), now: now.now}
+		loop.Hook(Observers{List: []Observer{failing, good, hanging, stubborn, late},
+			patience: time.Second}.Hook())
 		h, err := loop.Run(t.Context(), samples(t, 2*observeQueue))
 		require.NoError(t, err)
 		require.True(t, h.Done)
@@ -175,7 +170,6 @@ func TestObserversCannotStopATraining(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "the disk is on fire"), "one warning")
 		require.Contains(t, log.String(), "is too slow")
 		require.Contains(t, log.String(), "is abandoned")
-		require.Equal(t, 1, strings.Count(log.String(), "panic: in an observer"), "one warning")
 		require.Len(t, hanging.seen, 2)
 		require.Equal(t, AtEnd, hanging.seen[1].Moment, "each observer that returns gets the last observation")
 		require.Equal(t, AtEnd, late.seen[len(late.seen)-1].Moment)
@@ -205,7 +199,8 @@ func TestObserversOfAnInterruptedRun(t *testing.T) {
 func TestScalars(t *testing.T) {
 	rate, wait := 0.5, 0.25
 	r := Record{
-		Epoch: 3, Step: 30, Metrics: Metrics{{"loss", 1}, {"accuracy", 2}, {"val_loss", 3}}, LearningRate: &rate, StepsPerSecond: 4, DataWait: &wait,
+		Epoch: 3, Step: 30, Metrics: Metrics{{"loss", 1}, {"accuracy", 2}, {"val_loss", 3}}, LearningRate: &rate,
+		StepsPerSecond: 4, DataWait: &wait,
 		Memory: memory.Usage{RSS: memory.Known(5), Peak: memory.Known(6)}, GPU: memory.Known(7),
 	}
 	require.Equal(t, []Scalar{
@@ -215,19 +210,12 @@ func TestScalars(t *testing.T) {
 		{"train", "time/step_seconds", 30, 0.25}, {"train", "time/data_wait", 30, 0.25},
 		{"train", "memory/rss", 30, 5}, {"train", "memory/peak", 30, 6}, {"train", "memory/gpu", 30, 7},
 	}, r.Scalars())
-	o := Observation{Moment: AtEpoch, Record: &r}
-	require.Equal(t, r.Scalars(), o.Scalars())
-
-	o = Observation{Moment: AtStep, Step: 7, EpochStep: 7, StepsPerEpoch: 10, Metrics: Metrics{{"loss", 1}}, StepTime: time.Second, Memory: r.Memory}
-	require.Equal(t, []Scalar{{"train", "batch_loss", 7, 1}, {"train", "time/step_seconds", 7, 1}, {"train", "memory/rss", 7, 5}, {"train", "memory/peak", 7, 6}}, o.Scalars())
-	o.EpochStep = 10
-	require.Equal(t, []Scalar{{"train", "batch_loss", 7, 1}}, o.Scalars(), "the record of the epoch has the same step")
-	require.Empty(t, (&Observation{Moment: AtEnd}).Scalars())
 }
 
 // BenchmarkObservers measures a step with and without an observer.
 func BenchmarkObservers(b *testing.B) {
-	for name, list := range map[string][]Observer{"none": nil, "one": {&recorder{observe: func(context.Context, *Observation) error { return nil }}}} {
+	for name, list := range map[string][]Observer{"none": nil,
+		"one": {&recorder{observe: func(context.Context, *Observation) error { return nil }}}} {
 		b.Run(name, func(b *testing.B) {
 			l := newLinear()
 			l.quiet = true
@@ -239,38 +227,4 @@ func BenchmarkObservers(b *testing.B) {
 			assert.NoError(b, err)
 		})
 	}
-}
-
-func TestHistograms(t *testing.T) {
-	h := newHistogram("w", []float64{0, 0.5, 29.9, 30, math.NaN(), math.Inf(1)})
-	require.Len(t, h.Buckets, 30)
-	require.Equal(t, [3]float64{0, 1, 2}, h.Buckets[0])
-	require.Equal(t, [3]float64{29, 30, 2}, h.Buckets[29])
-	h = newHistogram("w", []float64{7, 7, 7})
-	require.Equal(t, [3]float64{7, 7, 0}, h.Buckets[0])
-	require.Equal(t, [3]float64{7, 7, 3}, h.Buckets[29])
-	require.Empty(t, newHistogram("w", []float64{math.NaN()}).Buckets)
-	h = newHistogram("w", []float64{-math.MaxFloat64, 0, math.MaxFloat64}) // the range overflows
-	require.Equal(t, 1.0, h.Buckets[0][2])
-	require.Equal(t, 1.0, h.Buckets[14][2]+h.Buckets[15][2])
-	require.Equal(t, 1.0, h.Buckets[29][2])
-
-	r, asked := &recorder{}, 0
-	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 5}
-	loop.Hook(Observers{List: []Observer{r}, HistogramsEvery: 2, Weights: func(context.Context) (iter.Seq2[string, []float64], error) {
-		if asked++; asked == 3 {
-			return nil, errors.New("no weights")
-		}
-		return maps.All(map[string][]float64{"w": {7, 7, 7}}), nil
-	}}.Hook())
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
-	require.Equal(t, 3, asked)
-	var with []int
-	for _, o := range r.at(AtEpoch) {
-		if o.Histograms != nil {
-			with = append(with, o.Record.Epoch)
-		}
-	}
-	require.Equal(t, []int{1, 3}, with)
 }

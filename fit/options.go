@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
 	"steadyfit/option"
 )
 
@@ -38,17 +37,23 @@ func (l *Loop) check(ds data.Dataset) error {
 		return &option.Error{Option: "Loop.Batch", Value: l.Batch, Reason: fmt.Sprintf("expected at most %d", maxBatch)}
 	}
 	if l.InitialEpoch >= l.Epochs {
-		return &option.Error{Option: "Loop.InitialEpoch", Value: l.InitialEpoch, Reason: fmt.Sprintf("nothing is left to train with %d epochs", l.Epochs), Fix: "raise {Loop.Epochs}, which counts from the beginning of training"}
+		return &option.Error{Option: "Loop.InitialEpoch", Value: l.InitialEpoch,
+			Reason: fmt.Sprintf("nothing is left to train with %d epochs", l.Epochs),
+			Fix:    "raise {Loop.Epochs}, which counts from the beginning of training"}
 	}
 	n := ds.Len()
 	if n < 1 {
-		return &option.Error{Option: "dataset", Reason: ds.Name() + " has no samples", Fix: "give Run a dataset with at least one"}
+		return &option.Error{Option: "dataset", Reason: ds.Name() + " has no samples",
+			Fix: "give Run a dataset with at least one"}
 	}
 	if l.DropRemainder && n < l.Batch {
-		return &option.Error{Option: "Loop.DropRemainder", Reason: fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch), Fix: "lower {Loop.Batch}, or keep the remainder"}
+		return &option.Error{Option: "Loop.DropRemainder",
+			Reason: fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch),
+			Fix:    "lower {Loop.Batch}, or keep the remainder"}
 	}
 	if most := math.MaxInt64 / int64(l.Epochs); int64(l.StepsPerEpoch) > most {
-		return &option.Error{Option: "Loop.StepsPerEpoch", Value: l.StepsPerEpoch, Reason: fmt.Sprintf("expected at most %d with %d epochs", most, l.Epochs)}
+		return &option.Error{Option: "Loop.StepsPerEpoch", Value: l.StepsPerEpoch,
+			Reason: fmt.Sprintf("expected at most %d with %d epochs", most, l.Epochs)}
 	}
 	return nil
 }
@@ -84,17 +89,17 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	can := capability.Of(l.Session)
-	ranks, rank := can.Ranks(), 0
+	ranks, rank := l.Session.Ranks(), 0
 	if ranks != nil {
 		rank = ranks.Rank()
 	}
 	if ranks != nil && l.Recover != nil {
-		return nil, &option.Error{Option: "Loop.Recover", Reason: "works only in a training of one process, since the other ranks would not go back"}
+		return nil, &option.Error{Option: "Loop.Recover",
+			Reason: "works only in a training of one process, since the other ranks would not go back"}
 	} else if rank > 0 {
 		hooks = followers(hooks)
 	}
-	r := &run{loop: l, ds: ds, can: can, ranks: ranks, rank: rank, hooks: hooks, now: l.now, rate: math.NaN(), sound: true}
+	r := &run{loop: l, ds: ds, ranks: ranks, rank: rank, hooks: hooks, now: l.now, rate: math.NaN(), sound: true}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -108,7 +113,7 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.train = newScalars(can, outputs, names)
+	r.train = newScalars(l.Session, outputs, names)
 	if l.Validation != nil {
 		if err := r.prepareValidation(); err != nil {
 			return nil, err
@@ -135,10 +140,12 @@ func (r *run) prepareValidation() error {
 	v := r.loop.Validation
 	outputs := r.loop.Session.EvaluateMetrics()
 	if len(outputs) == 0 {
-		return &option.Error{Option: "Loop.Validation", Reason: "the model has no evaluate signature", Fix: "export the model with one, or train without validation"}
+		return &option.Error{Option: "Loop.Validation", Reason: "the model has no evaluate signature",
+			Fix: "export the model with one, or train without validation"}
 	}
 	if v.Len() < 1 {
-		return &option.Error{Option: "Loop.Validation", Reason: v.Name() + " has no samples", Fix: "use a dataset with at least one"}
+		return &option.Error{Option: "Loop.Validation", Reason: v.Name() + " has no samples",
+			Fix: "use a dataset with at least one"}
 	}
 	names, err := metricNames(outputs, validationPrefix, "evaluate")
 	if err != nil {
@@ -146,9 +153,10 @@ func (r *run) prepareValidation() error {
 	}
 	for _, name := range names {
 		if slices.Contains(r.train.names, name) {
-			return &option.Error{Option: "Loop.Validation", Reason: name + " is a metric of the train signature already", Fix: "give that output of the model a name that does not begin with " + validationPrefix}
+			return &option.Error{Option: "Loop.Validation", Reason: name + " is a metric of the train signature already",
+				Fix: "give that output of the model a name that does not begin with " + validationPrefix}
 		}
 	}
-	r.validation = newScalars(r.can, outputs, names)
+	r.validation = newScalars(r.loop.Session, outputs, names)
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
 	"steadyfit/internal/contract"
 )
 
@@ -107,8 +106,8 @@ type scalars struct {
 	values []float64
 }
 
-func newScalars(can capability.Set, outputs, names []string) scalars {
-	last := append(can.RunningMetrics(), contract.MetricLossScale, contract.MetricSkippedSteps)
+func newScalars(s Session, outputs, names []string) scalars {
+	last := append(s.RunningMetrics(), contract.MetricLossScale, contract.MetricSkippedSteps)
 	m := scalars{names: names, latest: make([]bool, len(names)), values: make([]float64, len(names))}
 	for i, name := range outputs {
 		m.latest[i] = slices.Contains(last, name)

@@ -71,7 +71,8 @@ type progressView struct {
 }
 
 func (p *progressView) hook() Hook {
-	h := Hook{Name: "progress", Priority: priorityReport, Start: p.harmless(p.start), Epoch: p.harmless(p.epochLine), End: p.harmless(p.end), local: true}
+	h := Hook{Name: "progress", Priority: priorityReport, Start: p.harmless(p.start), Epoch: p.harmless(p.epochLine),
+		End: p.harmless(p.end), local: true}
 	if p.terminal {
 		h.Step, h.StepEvery = p.harmless(p.step), AnyStep
 	}
@@ -164,34 +165,24 @@ func (p *progressView) label(s *State) string {
 	return fmt.Sprintf("epoch %d/%d", s.Epoch, s.Epochs)
 }
 
-// describe returns the text before the bar: the epoch, the loss, and as much of the memory and
-// the metrics as fits.
+// describe returns the text before the bar: the epoch, the loss and, if they fit, the other metrics, the
+// memory and the share of waiting for data.
 func (p *progressView) describe(s *State) string {
-	text := p.label(s)
-	room := p.width() - barRoom - len(text)
-	rss := ""
-	for i, m := range s.Running() {
-		part := "  " + m.String()
-		if room -= len(part); i > 0 && room < 0 {
-			break
-		}
-		text += part
-		if i > 0 {
-			continue
-		}
-		if usage, err := memory.Read(); err == nil && usage.RSS.OK {
-			rss = "  rss " + usage.RSS.String()
-		}
-		if share := s.run.waiting(); share >= 0.01 {
-			if wait := "  data_wait " + formatShare(share); room >= len(rss)+len(wait) {
-				rss += wait
-			}
-		}
-		if room -= len(rss); room < 0 {
-			return text
-		}
+	running := s.Running()
+	text, rest := p.label(s)+"  "+running[0].String(), ""
+	for _, m := range running[1:] {
+		rest += "  " + m.String()
 	}
-	return text + rss
+	if usage, err := memory.Read(); err == nil && usage.RSS.OK {
+		rest += "  rss " + usage.RSS.String()
+	}
+	if share := s.run.waiting(); share >= 0.01 {
+		rest += "  data_wait " + formatShare(share)
+	}
+	if len(text)+len(rest) > p.width()-barRoom {
+		return text
+	}
+	return text + rest
 }
 
 func (p *progressView) epochLine(s *State) {

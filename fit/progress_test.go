@@ -59,12 +59,14 @@ func TestProgressSaysWhyItEnds(t *testing.T) {
 	out.Reset()
 	_, err = loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
-	require.True(t, strings.HasPrefix(out.String(), "resumed from "+dir+"/ckpt-3: 1 of 2 epochs done, step 3\nepoch 2/2  step 4  "), out.String())
+	require.True(t, strings.HasPrefix(out.String(), "resumed from "+dir+"/ckpt-3: 1 of 2 epochs done, step 3\nepoch "+
+		"2/2  step 4  "), out.String())
 
 	out.Reset()
 	_, err = loop.Run(t.Context(), samples(t, 8))
 	require.NoError(t, err)
-	require.Contains(t, out.String(), "\nstopped: already complete: "+dir+"/ckpt-4 has 2 of 2 epochs; a larger number of epochs trains more; ")
+	require.Contains(t, out.String(), "\nstopped: already complete: "+dir+"/ckpt-4 has 2 of 2 epochs; a larger number "+
+		"of epochs trains more; ")
 }
 
 // terminal returns Progress for a terminal with that many columns.

@@ -15,19 +15,17 @@ import (
 	"slices"
 
 	"steadyfit/internal/checkpoint"
-	"steadyfit/internal/disk"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
-	"steadyfit/internal/rank"
 	"steadyfit/option"
 )
 
 // Several processes ("ranks") can train a model together; see session.Options.Cluster. All ranks run the
 // same Loop on the same data and have the same metrics, so their hooks decide alike; a program's own
 // hook must not base decisions on anything that differs between processes, such as the time. Only the
-// first rank calls the hooks of this package that write files, unless Checkpoint.EveryRank is set. The
-// other ranks start with the state of the first rank, which sends it as a checkpoint. If the first rank
-// is to resume and has no checkpoint, the rank with the newest checkpoint sends its state instead. If
-// the context of a rank ends, all ranks stop after the same step.
+// first rank calls the hooks of this package that write files, and resumes from a checkpoint. The other
+// ranks start with the state of the first rank, which sends it as a checkpoint. If the context of a rank
+// ends, all ranks stop after the same step.
 
 // follows reports whether this run is one of a rank other than the first.
 func (r *run) follows() bool { return r.rank > 0 }
@@ -35,13 +33,9 @@ func (r *run) follows() bool { return r.rank > 0 }
 // followers returns the hooks that a rank other than the first calls.
 func followers(hooks []Hook) []Hook {
 	hooks = slices.DeleteFunc(slices.Clone(hooks), func(h Hook) bool { return h.local })
-	copies := ""
-	for _, h := range hooks {
-		copies = cmp.Or(copies, h.copies)
-	}
 	for _, h := range hooks {
 		if h.follow != nil {
-			h.follow(copies)
+			h.follow()
 		}
 	}
 	return hooks
@@ -52,8 +46,10 @@ func followers(hooks []Hook) []Hook {
 func (r *run) settings() ([]byte, error) {
 	l := r.loop
 	all := map[string]any{
-		"{Loop.Batch}": l.Batch, "{Loop.Epochs}": l.Epochs, "{Loop.InitialEpoch}": l.InitialEpoch, "{Loop.StepsPerEpoch}": r.state.StepsPerEpoch,
-		"{Loop.ValidationEvery}": l.ValidationEvery, "the validation batch": l.ValidationBatch, "{Loop.Validation}": l.Validation != nil,
+		"{Loop.Batch}": l.Batch, "{Loop.Epochs}": l.Epochs, "{Loop.InitialEpoch}": l.InitialEpoch,
+		"{Loop.StepsPerEpoch}":   r.state.StepsPerEpoch,
+		"{Loop.ValidationEvery}": l.ValidationEvery, "the validation batch": l.ValidationBatch,
+		"{Loop.Validation}": l.Validation != nil,
 	}
 	for _, h := range r.hooks {
 		if h.settings != nil {
@@ -82,16 +78,16 @@ func (r *run) sameSettings() error {
 	maps.Copy(keys, here)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if !bytes.Equal(here[key], first[key]) {
-			return otherRank(key, cmp.Or(string(here[key]), "absent"), 0, cmp.Or(string(first[key]), "absent"))
+			return otherRank(key, cmp.Or(string(here[key]), "absent"), cmp.Or(string(first[key]), "absent"))
 		}
 	}
 	return nil
 }
 
-// otherRank returns the error for a setting that has different values on this rank and on the rank
-// other.
-func otherRank(key, here string, other int, there string) error {
-	return &option.Error{Option: "Options.Cluster", Reason: fmt.Sprintf("this rank has %s %s, and rank %d has %s", key, here, other, there), Fix: "give all ranks the same options and data"}
+// otherRank returns the error for a setting that has other values on the first rank.
+func otherRank(key, here, first string) error {
+	return &option.Error{Option: "Options.Cluster", Reason: fmt.Sprintf("this rank has %s %s, and rank 0 has %s", key,
+		here, first), Fix: "give all ranks the same options and data"}
 }
 
 // together returns ctx if this process trains alone. With several ranks, it returns a context that
@@ -103,125 +99,63 @@ func (r *run) together(ctx context.Context) (_ context.Context, done func() bool
 	return r.steady, context.AfterFunc(ctx, r.ranks.RequestStop)
 }
 
-// measureRanks adds the times and the memory of all ranks to a record.
-func (r *run) measureRanks(record *Record) error {
-	if r.ranks == nil {
-		return nil
-	}
-	if times, ok := r.ranks.Times(); ok {
-		record.Ranks = &times
-	}
-	rss, err := r.ranks.Gather(int64(record.Memory.RSS.Bytes))
-	if err == nil && !slices.Contains(rss, 0) {
-		record.RankRSS = rss
-	}
-	return err
-}
-
 // ended returns the error of ctx if it has ended. With several ranks, it returns the error of
 // Stopped instead.
-func ended(ctx context.Context, ranks rank.Group) error {
+func ended(ctx context.Context, ranks contract.RankGroup) error {
 	if ranks != nil {
 		return ranks.Stopped()
 	}
 	return contextError(ctx)
 }
 
-// source returns the rank whose state all ranks begin with.
-func (r *run) source() (source int, err error) {
-	const none = 0
-	own := int64(none)
-	if dir := r.loop.Resume; dir != "" {
-		newest, found, err := checkpoint.Newest(dir)
-		switch {
-		case err == nil && found:
-			own = newest + 1
-		case err != nil && r.rank == 0:
-			own = 1 // resuming reports the error
-		}
-	} else if r.rank == 0 {
-		own = 1
-	}
-	all, err := r.ranks.Gather(own)
-	if err != nil {
-		return 0, err
-	}
-	for other, newest := range all {
-		if newest > all[source] {
-			source = other
-		}
-	}
-	if all[0] != none {
-		if source > 0 && r.rank == 0 && r.loop.Resume != "" {
-			r.state.Log.Warn("the training resumes from the checkpoint of rank 0, although another rank has a newer copy", "step", all[0]-1, "rank", source, "copy", all[source]-1)
-		}
-		return 0, nil
-	}
-	if source > 0 && (r.rank == 0 || r.rank == source) {
-		r.state.Log.Warn("rank 0 has no checkpoint; the training resumes from a copy", "rank", source, "step", all[source]-1)
-	}
-	return source, nil
-}
-
-// begin resumes the run and starts the hooks. With several ranks, all begin with the state of the
-// rank that the method source returns. started is the number of hooks whose Start has succeeded.
+// begin resumes the run and starts the hooks. With several ranks, all begin with the state of the first
+// one. started is the number of hooks whose Start has succeeded.
 func (r *run) begin(ctx context.Context) (started int, err error) {
 	if r.ranks == nil {
 		return r.resumeAndStart(ctx, r.loop.Resume)
 	}
 	differ := r.sameSettings()
-	source, err := r.source()
-	if err != nil {
-		return 0, err
-	}
-	if r.rank == source {
+	if r.follows() {
+		started, err = r.takeOver(ctx, differ)
+		r.state.History.Checkpoint, r.state.History.ResumedFrom = "", ""
+	} else {
 		if err = differ; err == nil {
 			started, err = r.resumeAndStart(ctx, r.loop.Resume)
 		}
 		if err == nil {
-			err = r.sendState(source)
+			err = r.sendState()
 		}
-		if _, ended := r.ranks.Share(nil, source); ended != nil { // the end of the state
+		if _, ended := r.ranks.Share(nil, 0); ended != nil { // the end of the state
 			return started, errors.Join(err, ended)
 		}
-		if err != nil {
-			return started, err
-		}
-	} else if started, err = r.takeOver(ctx, source, differ); err != nil {
-		return started, err
 	}
-	if r.rank > 0 {
-		r.state.History.Checkpoint, r.state.History.ResumedFrom = "", ""
+	if err != nil {
+		return started, err
 	}
 	failed, err := r.ranks.Gather(0)
 	if i := slices.IndexFunc(failed, func(f int64) bool { return f != 0 }); err == nil && i >= 0 {
-		err = fmt.Errorf("rank %d could not take over the state of rank %d; its output has the reason", i, source)
+		err = fmt.Errorf("rank %d could not take over the state of rank 0; its output has the reason", i)
 	}
 	return started, err
 }
 
-// takeOver begins with the state that another rank sends. differ is the result of sameSettings.
-func (r *run) takeOver(ctx context.Context, source int, differ error) (started int, err error) {
-	dir, remove, err := r.receiveState(source)
+// takeOver begins with the state that the first rank sends. differ is the result of sameSettings.
+func (r *run) takeOver(ctx context.Context, differ error) (started int, err error) {
+	dir, remove, err := r.receiveState()
 	if err != nil {
 		return 0, err
 	}
-	if err = differ; err == nil && r.loop.Resume != "" {
-		// The folder of this rank continues with the received checkpoint.
-		err = checkpoint.Adopt(r.loop.Resume, dir, r.state.Log)
-		dir = r.loop.Resume
-	}
-	if err == nil {
+	if err = differ; err == nil {
 		started, err = r.resumeAndStart(ctx, dir)
 	}
 	var mismatch *mismatchError
 	if errors.As(err, &mismatch) {
 		d := mismatch.differences[0]
-		err = otherRank(d.key, orAbsent(d.run), source, orAbsent(d.checkpoint))
+		err = otherRank(d.key, orAbsent(d.run), orAbsent(d.checkpoint))
 	}
-	if err = join(err, remove()); err != nil {
+	if err = join(err, r.lock.Release(), remove()); err != nil {
 		_, _ = r.ranks.Gather(1) // the error of this rank matters more
-		return started, fmt.Errorf("taking over the state of rank %d: %w", source, err)
+		return started, fmt.Errorf("taking over the state of rank 0: %w", err)
 	}
 	return started, nil
 }
@@ -240,29 +174,29 @@ func (r *run) resumeAndStart(ctx context.Context, dir string) (started int, err 
 const shareBlock = 1 << 20
 
 // sendState sends a checkpoint of the current state to the other ranks.
-func (r *run) sendState(source int) (err error) {
+func (r *run) sendState() (err error) {
 	dir, remove, err := files.Scratch("steadyfit-rank-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = join(err, remove()) }()
-	folder, err := checkpoint.Open(dir, checkpoint.Options{Keep: 1, Log: slog.New(slog.DiscardHandler)})
+	folder, err := checkpoint.Open(dir, checkpoint.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
-	if err = folder.Write(r.state.Step, r.state.FiniteLoss, r.save(disk.Disk{}, nil)); err != nil {
-		return errors.Join(err, folder.Release())
+	defer func() { err = join(folder.Lock.Release(), err) }()
+	if err = folder.Write(r.state.Step, r.state.FiniteLoss, r.save(files.Disk{}, nil)); err != nil {
+		return err
 	}
-	w := &sharer{Group: r.ranks, from: source}
+	w := &sharer{RankGroup: r.ranks}
 	archive := tar.NewWriter(w)
 	err = archive.AddFS(os.DirFS(dir))
-	return errors.Join(err, archive.Close(), w.flush(), folder.Release())
+	return errors.Join(err, archive.Close(), w.flush())
 }
 
-// sharer passes bytes between ranks: what one rank writes to its sharer, the other ranks read from theirs.
+// sharer passes bytes between ranks: what the first rank writes to its sharer, the other ranks read from theirs.
 type sharer struct {
-	rank.Group
-	from  int
+	contract.RankGroup
 	block []byte
 }
 
@@ -278,15 +212,15 @@ func (w *sharer) flush() error {
 	if len(w.block) == 0 {
 		return nil
 	}
-	_, err := w.Share(w.block, w.from)
+	_, err := w.Share(w.block, 0)
 	w.block = w.block[:0]
 	return err
 }
 
-// Read receives the bytes that the rank with the number from writes. An empty message is the end.
+// Read receives the bytes that the first rank writes. An empty message is the end.
 func (w *sharer) Read(p []byte) (n int, err error) {
 	if len(w.block) == 0 {
-		if w.block, err = w.Share(nil, w.from); err != nil {
+		if w.block, err = w.Share(nil, 0); err != nil {
 			return 0, err
 		}
 	}
@@ -298,22 +232,17 @@ func (w *sharer) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// receiveState writes the state of another rank to a temporary folder of checkpoints. If this rank
-// has a folder of checkpoints, the temporary folder is inside it.
-func (r *run) receiveState(source int) (dir string, remove func() error, err error) {
-	parent := cmp.Or(r.loop.Resume, os.TempDir())
-	if err := os.MkdirAll(parent, 0o777); err != nil {
+// receiveState writes the state of the first rank to a temporary folder of checkpoints.
+func (r *run) receiveState() (dir string, remove func() error, err error) {
+	if dir, remove, err = files.Scratch("steadyfit-rank-"); err != nil {
 		return "", nil, err
 	}
-	if dir, remove, err = files.ScratchIn(parent, "steadyfit-rank-"); err != nil {
-		return "", nil, err
-	}
-	reader := &sharer{Group: r.ranks, from: source}
+	reader := &sharer{RankGroup: r.ranks}
 	if err = unpack(tar.NewReader(reader), dir); err == nil {
 		_, err = io.Copy(io.Discard, reader)
 	}
 	if errors.Is(err, errNothing) {
-		err = fmt.Errorf("rank %d could not begin; its output has the reason", source)
+		err = errors.New("rank 0 could not begin; its output has the reason")
 	}
 	if err != nil {
 		return "", nil, join(err, remove())

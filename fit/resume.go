@@ -24,12 +24,11 @@ func (r *run) resume(ctx context.Context, dir string) (err error) {
 	}
 	from := &checkpoint.Resumable[savedState]{}
 	if dir != "" {
-		if from, err = checkpoint.Resume[savedState](dir, r.state.Log); err != nil {
+		from, err = checkpoint.Resume[savedState](dir, r.state.Log)
+		r.lock = from.Lock // released by end
+		if err != nil {
 			return err
 		}
-		// The Checkpoint hook locks the folder again, and detects changes.
-		defer func() { err = join(err, from.Release()) }()
-		r.logs, r.skipped = from.Logs, from.Skipped
 	}
 	state := &from.State
 	if from.Path != "" {
@@ -47,56 +46,39 @@ func (r *run) resume(ctx context.Context, dir string) (err error) {
 		if h.Load == nil {
 			continue
 		}
-		var own string
 		saved, ok := state.Hooks[h.Name]
-		if ok {
-			own = filepath.Join(from.Path, hookDir(h.Name))
+		err := h.Load(saved)
+		if err == nil && ok && h.loadFiles != nil {
+			err = h.loadFiles(filepath.Join(from.Path, hookDir(h.Name)))
 		}
-		if err := h.Load(own, saved); err != nil {
+		if err != nil {
 			return &HookError{Hook: h.Name, Phase: "load", Err: err}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Hooks)) {
 		if !r.follows() && !slices.ContainsFunc(r.hooks, func(h Hook) bool { return h.Name == name }) {
-			r.state.Log.Warn("the checkpoint contains the state of a hook that this run does not have", "checkpoint", from.Path, "hook", name)
+			r.state.Log.Warn("the checkpoint contains the state of a hook that this run does not have", "checkpoint", from.Path,
+				"hook", name)
 		}
 	}
 	return nil
 }
 
-func (r *run) accept(path string, state *savedState, found []difference) error {
-	mismatch := &mismatchError{checkpoint: path, differences: found}
+// accept returns an error if the run cannot resume despite the differences.
+func (r *run) accept(path string, found []difference) error {
+	if !r.loop.ResumeAnyway || r.follows() {
+		return &mismatchError{checkpoint: path, differences: found}
+	}
 	for _, d := range found {
-		if why := r.fixed(path, state, d.key); why != "" {
-			if mismatch.fixed == nil {
-				mismatch.fixed = make(map[string]string)
+		if d.key == modelKey {
+			if err := r.state.Session.CheckVariables(filepath.Join(path, checkpoint.Variables)); err != nil {
+				return fmt.Errorf("cannot resume from %s, also despite differences: %w", path, err)
 			}
-			mismatch.fixed[d.key] = why
 		}
-	}
-	if !r.loop.ResumeAnyway || len(mismatch.fixed) > 0 || r.follows() {
-		return mismatch
-	}
-	for _, d := range found {
 		r.state.Log.Warn("resuming despite a difference", "difference", d.key,
 			"in_checkpoint", orAbsent(d.checkpoint), "now", orAbsent(d.run), "checkpoint", path)
 	}
 	return nil
-}
-
-// fixed returns the reason why a difference cannot be overridden; empty if it can.
-func (r *run) fixed(path string, state *savedState, key string) string {
-	switch key {
-	case modelKey:
-		if err := r.can.CheckVariables(filepath.Join(path, checkpoint.Variables)); err != nil {
-			return err.Error()
-		}
-	case metricsKey:
-		if state.EpochStep > 0 {
-			return "the checkpoint is from the middle of an epoch, and the means of that epoch cannot be continued"
-		}
-	}
-	return ""
 }
 
 func (r *run) restore(ctx context.Context, path string, state *savedState) error {
@@ -108,6 +90,8 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	if r.follows() { // all ranks use the same sums, so their machines may have different kernels
 		found = slices.DeleteFunc(found, func(d difference) bool { return d.key == sessionPrefix+"onednn" })
 	}
+	others := slices.ContainsFunc(found, func(d difference) bool { return d.key == weightsKey && d.checkpoint != "" })
+	found = slices.DeleteFunc(found, func(d difference) bool { return d.key == weightsKey })
 	var metrics []string
 	for _, sum := range state.Sums {
 		metrics = append(metrics, sum.Name)
@@ -117,7 +101,7 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	}
 	if len(found) > 0 {
 		slices.SortFunc(found, func(a, b difference) int { return cmp.Compare(a.key, b.key) })
-		if err := r.accept(path, state, found); err != nil {
+		if err := r.accept(path, found); err != nil {
 			return err
 		}
 		forced(state, found)
@@ -129,7 +113,11 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 	if err := r.state.Session.Restore(r.steady, filepath.Join(path, checkpoint.Variables)); err != nil {
 		return fmt.Errorf("resuming from %s: restoring the model: %w", path, err)
 	}
-	if err := r.can.SetState(state.Session); err != nil {
+	if others && !r.follows() {
+		r.state.Log.Warn("the model has other weights than those with which the training began; the weights of the "+
+			"checkpoint replace them", "checkpoint", path)
+	}
+	if err := r.state.Session.SetState(state.Session); err != nil {
 		return fmt.Errorf("resuming from %s: state of the session: %w", path, err)
 	}
 	s := &r.state
@@ -141,8 +129,6 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 		}
 	}
 	s.Position, r.tally = state.Position, state.tally
-	r.replay.trained, r.replay.rescaled = state.Trained, state.Rescaled
-	r.logs, r.passed = state.Logs, state.Passed
 	if at, err := time.Parse(time.RFC3339, state.Written); err == nil { // for information only
 		r.written = written{step: s.Step, time: at}
 	}
@@ -151,7 +137,8 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 		r.state.Log.Debug("resuming", "checkpoint", path, "epochs_done", s.EpochsDone, "step", s.Step)
 	}
 	if s.EpochsDone >= r.loop.Epochs {
-		r.stop = fmt.Sprintf("already complete: %s has %d of %d epochs; a larger number of epochs trains more", path, s.EpochsDone, r.loop.Epochs)
+		r.stop = fmt.Sprintf("already complete: %s has %d of %d epochs; a larger number of epochs trains more", path,
+			s.EpochsDone, r.loop.Epochs)
 		r.state.Log.Info("nothing to train", "reason", r.stop)
 	}
 	return nil
@@ -160,12 +147,16 @@ func (r *run) restore(ctx context.Context, path string, state *savedState) error
 const forcedEvent = "resumed_anyway"
 
 // forced prepares a state for a resume despite differences. If they change the batches, the
-// position in the data has no meaning, and the run continues with the next pass.
+// position in the data has no meaning, and the run continues with the next pass. If they change the
+// metrics, the means of the epoch begin again.
 func forced(state *savedState, found []difference) {
 	state.Events = append(state.Events, forcedEvent)
 	moved := slices.ContainsFunc(found, func(d difference) bool { return slices.Contains(positionKeys, d.key) })
 	if moved && state.PassBatch > 0 {
 		state.Pass, state.PassBatch = state.Pass+1, 0
+	}
+	if slices.ContainsFunc(found, func(d difference) bool { return d.key == metricsKey }) {
+		state.Sums, state.EpochSamples, state.UncountedSamples = nil, 0, 0
 	}
 }
 
@@ -177,8 +168,8 @@ func differences(checkpoint, run map[string]string) []difference {
 	maps.Copy(keys, run)
 	var found []difference
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if slices.Contains(laterKeys, key) && (checkpoint[key] == "" || run[key] == "") {
-			continue
+		if key == rateKey && (checkpoint[key] == "" || run[key] == "") {
+			continue // the schedule is unknown
 		}
 		if checkpoint[key] != run[key] {
 			found = append(found, difference{key, checkpoint[key], run[key]})
@@ -195,6 +186,19 @@ func readHistory(path string) ([]Record, error) {
 		return nil, fmt.Errorf("history: %w", err)
 	}
 	return parseHistory(text)
+}
+
+// historyLines returns the content of a history file.
+func historyLines(records []Record) ([]byte, error) {
+	var lines []byte
+	for i := range records {
+		line, err := json.Marshal(records[i])
+		if err != nil {
+			return nil, fmt.Errorf("history of epoch %d: %w", records[i].Epoch, err)
+		}
+		lines = append(append(lines, line...), '\n')
+	}
+	return lines, nil
 }
 
 func parseHistory(text []byte) ([]Record, error) {

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
 	"steadyfit/internal/checkpoint"
 )
 
@@ -19,10 +18,7 @@ type counting struct {
 	batches   float64
 	resets    int
 	finalized int
-	failAt    float64 // the batch of an evaluation that fails once
 }
-
-func (c *counting) Capabilities() capability.Set { return c }
 
 func (c *counting) RunningMetrics() []string { return []string{"mae"} }
 
@@ -41,10 +37,6 @@ func (c *counting) Train(ctx context.Context, step int64, b data.Batch, out []fl
 
 func (c *counting) Evaluate(ctx context.Context, b data.Batch, out []float64) error {
 	c.batches++
-	if c.batches == c.failAt {
-		c.failAt = 0
-		return errors.New("out of luck")
-	}
 	err := c.linear.Evaluate(ctx, b, out)
 	out[1] = 100 + c.batches
 	return err
@@ -73,21 +65,6 @@ func TestRunningMetrics(t *testing.T) {
 	require.NoError(t, err)
 	mae, _ := m.Get("mae")
 	require.Equal(t, 103.0, mae)
-}
-
-// A validation with a repeated batch starts again, since a part of the batch may be in the
-// running metrics.
-func TestRunningMetricsOfAnEvaluationThatFails(t *testing.T) {
-	c := &counting{linear: newLinear(), failAt: 3}
-	keep := func(context.Context) (func(context.Context) error, func() error, error) {
-		return func(context.Context) error { return nil }, func() error { return nil }, nil
-	}
-	again := &Recovery{Snapshot: keep, Decide: func(context.Context, *State, error) (string, error) { return "again", nil }}
-	loop := Loop{Session: c, Batch: 4, Epochs: 1, Validation: samples(t, 20), Recover: again}
-	h, err := loop.Run(t.Context(), samples(t, 10))
-	require.NoError(t, err)
-	require.Equal(t, []float64{105}, h.Metric("val_mae"))
-	require.Equal(t, 3, c.resets)
 }
 
 // A resumed epoch continues with its running metrics.

@@ -22,7 +22,8 @@ func progress(step, steps int64) float64 {
 	return float64(step) / float64(steps)
 }
 
-const scheduleGrammar = "expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS, or warmup:STEPS: before one of them"
+const scheduleGrammar = "expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], " +
+	"step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS, or warmup:STEPS: before one of them"
 
 // ParseSchedule parses a schedule in the syntax of the command line:
 //

@@ -16,7 +16,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/fit/budget"
+	"steadyfit/internal/budget"
 	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
@@ -91,7 +91,8 @@ func (r soakRun) train() error {
 		}
 		y.Array = data.Array{Shape: []int{n}, Values: values}
 	}
-	ds, err := data.New("soak", data.Field{Name: "x", Array: data.Array{Shape: append([]int{n}, r.Sample...), Values: x}}, y)
+	ds, err := data.New("soak", data.Field{Name: "x", Array: data.Array{Shape: append([]int{n}, r.Sample...), Values: x}},
+		y)
 	if err != nil {
 		return err
 	}
@@ -118,16 +119,17 @@ func (r soakRun) train() error {
 		return err
 	}
 	train := data.Prefetch(ds.Shuffle(1), 2)
-	limit := &budget.Budget{Limit: r.Budget, Batch: r.Batch, Prefetch: train}
+	limit := &budget.Budget{Limit: r.Budget, Batch: r.Batch}
 	checkpoints, history := filepath.Join(r.Dir, "checkpoints"), filepath.Join(r.Dir, "history.jsonl")
-	loop := &fit.Loop{Session: s, Batch: r.Batch, Epochs: r.Steps / r.Epoch, StepsPerEpoch: r.Epoch, Recover: budget.OnOutOfMemory(s, r.Batch)}
+	loop := &fit.Loop{Session: s, Batch: r.Batch, Epochs: r.Steps / r.Epoch, StepsPerEpoch: r.Epoch,
+		Recover: budget.OnOutOfMemory(s, r.Batch)}
 	var series memory.Series
 	var sample memory.Sample
 	loop.Hook(
 		limit.Hook(s),
-		budget.ResetPolicy{Depth: "reload", EverySteps: r.Reload}.Hook(s),
+		budget.Resets{Depth: "reload", EverySteps: r.Reload}.Hook(s),
 		fit.Checkpoint{Folder: checkpoints}.Hook(),
-		fit.HistoryFile(history, false),
+		fit.HistoryFile(history),
 		fit.Hook{Name: "memory", Epoch: func(_ context.Context, st *fit.State) error {
 			if err := sampler.Sample(int(st.Step), &sample); err != nil {
 				return err
@@ -175,9 +177,13 @@ func open() (goroutines, files int, err error) {
 }
 
 // With all policies on, memory stays flat and nothing stays open.
+//
+//lane:run onednn soak
+//lane:skip check (long)
 func TestSoak(t *testing.T) {
 	if instrumented {
-		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race and leakcheck have this one")
+		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race and leakcheck " +
+			"have this one")
 	}
 	whole := os.Getenv(soakEnv) != ""
 	for _, c := range []struct {
@@ -189,9 +195,12 @@ func TestSoak(t *testing.T) {
 	}{
 		// A leaked batch takes 8 KiB, 12.5 KiB or 18 MiB, the graph of digits 200 KiB, and the
 		// buffer of a scalar 64 bytes.
-		{"reloads", soakRun{Model: "digits", Sample: []int{64}, Batch: 32, Steps: 100, Epoch: 1, Reload: 1, Budget: 2 * memory.GiB, Leak: 4 * memory.KiB}, 1000, 5, 32 * memory.KiB},
-		{"dense-100-64-1", soakRun{Model: "dense-100-64-1", Sample: []int{100}, Real: true, Batch: 32, Steps: 4000, Epoch: 40, Reload: 500, Budget: 2 * memory.GiB, Leak: 64}, 100_000, 500, memory.KiB},
-		{"image-224", soakRun{Model: "image-224", Sample: []int{224, 224, 3}, Batch: 32, Steps: 20, Epoch: 2, Reload: 10, Budget: 1600 * memory.MiB, Leak: 64 * memory.KiB}, 2000, 10, 0},
+		{"reloads", soakRun{Model: "digits", Sample: []int{64}, Batch: 32, Steps: 100, Epoch: 1, Reload: 1,
+			Budget: 2 * memory.GiB, Leak: 4 * memory.KiB}, 1000, 5, 32 * memory.KiB},
+		{"dense-100-64-1", soakRun{Model: "dense-100-64-1", Sample: []int{100}, Real: true, Batch: 32, Steps: 4000, Epoch: 40,
+			Reload: 500, Budget: 2 * memory.GiB, Leak: 64}, 100_000, 500, memory.KiB},
+		{"image-224", soakRun{Model: "image-224", Sample: []int{224, 224, 3}, Batch: 32, Steps: 20, Epoch: 2, Reload: 10,
+			Budget: 1600 * memory.MiB, Leak: 64 * memory.KiB}, 2000, 10, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := c.run
@@ -206,8 +215,10 @@ func TestSoak(t *testing.T) {
 			r.Dir = t.TempDir()
 			var have soakResult
 			peak := runChild(t, soakRunEnv, r, &have)
-			t.Logf("%d steps of batch %d in %v, %d resets, %d parts: anonymous memory %v; in use by malloc %v; peak RSS %v (from outside %v); loss %.4f to %.4f; goroutines %v, files %v",
-				r.Steps, r.Batch, have.Took.Round(time.Millisecond), have.Resets, have.Parts, have.Verdict, have.InUse, have.Peak, peak, have.First, have.Last, have.Goroutines, have.Files)
+			t.Logf("%d steps of batch %d in %v, %d resets, %d parts: anonymous memory %v; in use by malloc %v; peak RSS %v "+
+				"(from outside %v); loss %.4f to %.4f; goroutines %v, files %v",
+				r.Steps, r.Batch, have.Took.Round(time.Millisecond), have.Resets, have.Parts, have.Verdict, have.InUse, have.Peak,
+				peak, have.First, have.Last, have.Goroutines, have.Files)
 			if whole {
 				// The verdict may be undecided after a change near the end. The bound on the slope
 				// still holds.

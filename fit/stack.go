@@ -8,7 +8,7 @@ import (
 
 // unstackedEvent is the event of a failed execution of several steps, after which steps run one by
 // one. The text is part of the history format.
-const unstackedEvent = "unfused"
+const unstackedEvent = "unstacked"
 
 // stacking collects the batches of executions of several steps.
 type stacking struct {
@@ -34,56 +34,37 @@ func (k *stacking) clear() {
 	}
 }
 
-// blocker is a dataset that can place consecutive batches in one block of memory, so that
-// TrainN reads them without a copy; data.Prefetched is one.
-type blocker interface{ SetBlock(n int) }
-
 // prepareStack decides whether executions run several steps. If not, it logs the reason. An execution
 // ends at the end of an epoch or a pass over the data, before the learning rate changes, and where
 // Hook.StepEvery requires it. A smaller last batch runs alone. After a failed execution, steps run one
 // by one.
 func (r *run) prepareStack() {
-	most := r.mostSteps()
-	if b, ok := r.ds.(blocker); ok {
-		b.SetBlock(most)
-	}
-}
-
-func (r *run) mostSteps() int {
-	k := r.can
+	k := r.state.Session
 	if k.StepsPerExecution() < 2 {
-		return 1
+		return
 	}
 	logSingle := func(args ...any) { r.state.Log.Info("train steps run one by one", args...) }
-	most := min(k.StepsPerExecution(), r.state.StepsPerEpoch, r.fullBatches())
 	for _, h := range r.stepHooks {
 		if h.StepEvery == 0 {
 			r.state.Log.Warn("train steps run one by one", "hook", h.Name, "reason", "it must be called after each step")
-			return 1
-		}
-		if h.StepEvery > 0 {
-			most = min(most, h.StepEvery)
+			return
 		}
 	}
 	switch {
 	case r.fullBatches() == 0:
 		logSingle("reason", "no batch is full")
 	case k.Stackable(k.StepsPerExecution(), r.loop.Batch) < 2:
-		logSingle("reason", fmt.Sprintf("the session cannot stack batches of %d: the model has no signature for them, or batches are split", r.loop.Batch))
+		logSingle("reason", fmt.Sprintf("the session cannot stack batches of %d: the model has no signature for them, or "+
+			"batches are split", r.loop.Batch))
 	default:
 		r.stack = &stacking{}
-		return k.Stackable(most, r.loop.Batch)
 	}
-	return 1
 }
 
 // unstack makes later steps run one by one. The next pass reads the stacked batches again.
 func (r *run) unstack(why error) {
 	r.state.Log.Warn("train steps run one by one from this step on", "step", r.state.Step, "reason", why)
 	r.stack = nil
-	if b, ok := r.ds.(blocker); ok {
-		b.SetBlock(1)
-	}
 }
 
 // gather stacks batch b. It returns the number of steps to run: 1, or all steps of an execution
@@ -98,7 +79,7 @@ func (r *run) gather(b data.Batch) (n int, err error) {
 			return 1, nil
 		}
 	}
-	if err := r.can.Stack(k.batches, k.steps, b); err != nil {
+	if err := r.state.Session.Stack(k.batches, k.steps, b); err != nil {
 		// The batches before this one are valid, so single steps can still train on them.
 		r.unstack(fmt.Errorf("one of the batches %d to %d of epoch %d: %w", s.PassBatch, b.Index, s.Epoch, err))
 		return 0, errWentBack
@@ -116,10 +97,10 @@ func (r *run) gather(b data.Batch) (n int, err error) {
 func (r *run) executionSteps(b data.Batch) int {
 	s := &r.state
 	// Hooks may have changed the rate between steps that are trained again.
-	if s.Step < r.replay.trained || b.Size != r.loop.Batch {
+	if s.Step < r.trained || b.Size != r.loop.Batch {
 		return 1
 	}
-	n := min(r.can.StepsPerExecution(), s.StepsPerEpoch-s.EpochStep, r.fullBatches()-s.PassBatch)
+	n := min(r.state.Session.StepsPerExecution(), s.StepsPerEpoch-s.EpochStep, r.fullBatches()-s.PassBatch)
 	for i := range r.stepHooks {
 		if every := int64(r.stepHooks[i].StepEvery); every > 0 {
 			n = int(min(int64(n), every-s.Step%every))
@@ -128,7 +109,7 @@ func (r *run) executionSteps(b data.Batch) int {
 	if n = r.withRate(n); n < 2 {
 		return 1
 	}
-	return r.can.Stackable(n, b.Size)
+	return r.state.Session.Stackable(n, b.Size)
 }
 
 // withRate returns how many of the next n steps have the same learning rate as the first.

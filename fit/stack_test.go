@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
 	"steadyfit/memory"
 )
 
@@ -33,8 +32,6 @@ type several struct {
 }
 
 func newSeveral(most int) *several { return &several{linear: newLinear(), most: most} }
-
-func (l *several) Capabilities() capability.Set { return l }
 
 func (l *several) StepsPerExecution() int { return l.most }
 
@@ -104,7 +101,8 @@ func sameRun(t *testing.T, want, have *History, wantOf, haveOf *linear) {
 	require.Len(t, have.Records, len(want.Records))
 	for i, w := range want.Records {
 		h := have.Records[i]
-		require.Equal(t, []any{w.Epoch, w.Step, w.LearningRate, w.Events, w.Resets.Count}, []any{h.Epoch, h.Step, h.LearningRate, h.Events, h.Resets.Count})
+		require.Equal(t, []any{w.Epoch, w.Step, w.LearningRate, w.Events, w.Resets.Count},
+			[]any{h.Epoch, h.Step, h.LearningRate, h.Events, h.Resets.Count})
 		require.Equal(t, metricNamesOf(w.Metrics), metricNamesOf(h.Metrics))
 		for j := range w.Metrics {
 			require.InEpsilon(t, w.Metrics[j].Value, h.Metrics[j].Value, 1e-12, "epoch %d, %s", w.Epoch, w.Metrics[j].Name)
@@ -135,8 +133,9 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 		"the end of a pass":          {together: 4, samples: 40, epochs: 3, perEpoch: 7, calls: []int{4, 3, 3, 4, 4, 2, 1}},
 		"of a pass, a smaller batch": {together: 4, samples: 38, epochs: 2, perEpoch: 7, calls: []int{4, 3, 2, 1, 4}},
 		"a fixed number":             {together: 6, fixed: 4, samples: 40, epochs: 1, calls: []int{4, 4, 1, 1}},
-		"a number that never fits":   {together: 3, fixed: 4, samples: 12, epochs: 1, calls: []int{1, 1, 1}, says: "the session cannot stack batches"},
-		"no full batch":              {together: 3, samples: 3, epochs: 2, calls: []int{1, 1}, says: "no batch is full"},
+		"a number that never fits": {together: 3, fixed: 4, samples: 12, epochs: 1, calls: []int{1, 1, 1},
+			says: "the session cannot stack batches"},
+		"no full batch": {together: 3, samples: 3, epochs: 2, calls: []int{1, 1}, says: "no batch is full"},
 		"checkpoints": {together: 4, samples: 40, epochs: 1, calls: []int{3, 3, 3, 1},
 			hooks: func(t *testing.T) []Hook { return []Hook{Checkpoint{Folder: tempDir(t), EverySteps: 3}.Hook()} }},
 		"checkpoints and a reset": {together: 4, samples: 40, epochs: 2, calls: []int{3, 1, 2, 2, 1, 1, 2, 3, 1, 2, 2},
@@ -152,11 +151,15 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 			hooks: func(t *testing.T) []Hook {
 				return []Hook{{Name: "look", Step: func(context.Context, *State) error { return nil }}}
 			}},
-		"a constant rate":       {together: 4, samples: 40, epochs: 1, schedule: Constant(0.01), calls: []int{4, 4, 2}},
-		"a rate by epochs":      {together: 4, samples: 20, epochs: 3, schedule: parsed("step:0.1:0.5:1"), calls: []int{4, 1, 4, 1, 4, 1}},
-		"a rate that changes":   {together: 4, samples: 40, epochs: 1, schedule: steps(0.1, 0.1, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3), calls: []int{2, 3, 4, 1}},
-		"a rate in each step":   {together: 4, samples: 16, epochs: 2, schedule: parsed("linear:0.1:100"), calls: []int{1, 1, 1, 1, 1, 1, 1, 1}, says: "while the learning rate changes"},
-		"a warmup, then steady": {together: 4, samples: 40, epochs: 1, schedule: parsed("warmup:3:0.1"), calls: []int{1, 1, 4, 4}, says: "while the learning rate changes"},
+		"a constant rate": {together: 4, samples: 40, epochs: 1, schedule: Constant(0.01), calls: []int{4, 4, 2}},
+		"a rate by epochs": {together: 4, samples: 20, epochs: 3, schedule: parsed("step:0.1:0.5:1"),
+			calls: []int{4, 1, 4, 1, 4, 1}},
+		"a rate that changes": {together: 4, samples: 40, epochs: 1,
+			schedule: steps(0.1, 0.1, 0.2, 0.2, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3), calls: []int{2, 3, 4, 1}},
+		"a rate in each step": {together: 4, samples: 16, epochs: 2, schedule: parsed("linear:0.1:100"),
+			calls: []int{1, 1, 1, 1, 1, 1, 1, 1}, says: "while the learning rate changes"},
+		"a warmup, then steady": {together: 4, samples: 40, epochs: 1, schedule: parsed("warmup:3:0.1"),
+			calls: []int{1, 1, 4, 4}, says: "while the learning rate changes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := func(s Session) (*History, string) {
@@ -211,12 +214,13 @@ func TestHooksBetweenCalls(t *testing.T) {
 func TestResumeBetweenCalls(t *testing.T) {
 	train := func(l *several, dir string, stop func(*State) bool) *History {
 		loop := Loop{Session: l, Batch: 4, Epochs: 3, StepsPerEpoch: 7, Resume: dir, LearningRate: parsed("step:0.05:0.5:1")}
-		loop.Hook(Checkpoint{Folder: dir, EverySteps: 5}.Hook(), Hook{Name: "stop", StepEvery: AnyStep, Step: func(_ context.Context, s *State) error {
-			if stop(s) {
-				s.Stop("enough")
-			}
-			return nil
-		}})
+		loop.Hook(Checkpoint{Folder: dir, EverySteps: 5}.Hook(),
+			Hook{Name: "stop", StepEvery: AnyStep, Step: func(_ context.Context, s *State) error {
+				if stop(s) {
+					s.Stop("enough")
+				}
+				return nil
+			}})
 		h, err := loop.Run(t.Context(), samples(t, 38).Shuffle(1))
 		require.NoError(t, err)
 		return h
@@ -273,85 +277,18 @@ func TestInterruptedWhileStacking(t *testing.T) {
 	require.Equal(t, plain.state(), again.state())
 }
 
-// Data that ends, fails or does not fit in the middle of an execution fails at the same step as
-// with single steps, after the same updates.
-func TestDataFailWhileStacking(t *testing.T) {
-	unplugged := errors.New("unplugged")
-	for name, c := range map[string]struct {
-		ds      func() data.Dataset
-		onStack func(data.Batch) error
-		text    string
-	}{
-		"read":  {ds: func() data.Dataset { return brokenData{samples(t, 40), 6, unplugged} }, text: "reading batch 6 for epoch 1: unplugged"},
-		"ended": {ds: func() data.Dataset { return brokenData{samples(t, 40), 6, nil} }, text: "ended after batch 6 of a pass"},
-		"fit":   {ds: func() data.Dataset { return samples(t, 40) }, onStack: func(b data.Batch) error { return unplugged }, text: ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			plain, l := newLinear(), newSeveral(4)
-			l.onStack = c.onStack
-			loop := Loop{Session: plain, Batch: 4, Epochs: 1}
-			_, want := loop.Run(t.Context(), c.ds())
-			loop.Session = l
-			_, err := loop.Run(t.Context(), c.ds())
-			if c.text == "" {
-				require.NoError(t, err)
-			} else {
-				require.EqualError(t, err, want.Error())
-				require.ErrorContains(t, err, c.text)
-			}
-			require.Equal(t, plain.steps, l.steps)
-			require.Equal(t, plain.state(), l.state())
-		})
-	}
-}
-
-// blocks is a dataset that records the sizes passed to SetBlock.
-type blocks struct {
-	data.Dataset
-	set []int
-}
-
-func (b *blocks) SetBlock(n int) { b.set = append(b.set, n) }
-
-// While executions run several steps, the dataset's block size is the number of batches of an
-// execution.
-func TestBlocksOfCalls(t *testing.T) {
-	ds := &blocks{Dataset: samples(t, 40)}
-	loop := Loop{Session: newSeveral(4), Batch: 4, Epochs: 1}
-	_, err := loop.Run(t.Context(), ds)
+// Batches that cannot be stacked are trained one by one.
+func TestStackingFails(t *testing.T) {
+	plain, l := newLinear(), newSeveral(4)
+	l.onStack = func(data.Batch) error { return errors.New("another mask") }
+	loop := Loop{Session: plain, Batch: 4, Epochs: 1}
+	_, err := loop.Run(t.Context(), samples(t, 40))
 	require.NoError(t, err)
-	require.Equal(t, []int{4}, ds.set)
-
-	// The block size is at most the number of steps of an epoch, and at most Hook.StepEvery.
-	loop.StepsPerEpoch, ds.set = 3, nil
-	_, err = loop.Run(t.Context(), ds)
+	loop.Session = l
+	_, err = loop.Run(t.Context(), samples(t, 40))
 	require.NoError(t, err)
-	require.Equal(t, []int{3}, ds.set)
-	loop.StepsPerEpoch, ds.set = 0, nil
-	hooked := loop
-	hooked.Hook(Hook{Name: "every 2", StepEvery: 2, Step: func(context.Context, *State) error { return nil }})
-	_, err = hooked.Run(t.Context(), ds)
-	require.NoError(t, err)
-	require.Equal(t, []int{2}, ds.set)
-
-	l := newSeveral(4)
-	l.onStack = func(b data.Batch) error {
-		if b.Index == 6 {
-			return errors.New("it does not fit")
-		}
-		return nil
-	}
-	loop.Session, ds.set = l, nil
-	_, err = loop.Run(t.Context(), ds)
-	require.NoError(t, err)
-	require.Equal(t, []int{4, 1}, ds.set)
-	require.Equal(t, []int{4, 1, 1, 1, 1, 1, 1}, l.calls)
-
-	ds.set = nil
-	loop.Session = newLinear()
-	_, err = loop.Run(t.Context(), ds)
-	require.NoError(t, err)
-	require.Equal(t, []int{1}, ds.set, "nothing runs several steps")
+	require.Equal(t, plain.steps, l.steps)
+	require.Equal(t, plain.state(), l.state())
 }
 
 func TestDivergedInACall(t *testing.T) {
@@ -363,7 +300,8 @@ func TestDivergedInACall(t *testing.T) {
 		var d *divergedError
 		require.ErrorAs(t, err, &d)
 		require.Equal(t, []any{int64(8), 4, 7}, []any{d.Step, d.Steps, d.Batch})
-		require.ErrorContains(t, err, "in steps 5 to 8, which ran in one execution (epoch 1, batches 4 to 7 of the pass, from 0)")
+		require.ErrorContains(t, err, "in steps 5 to 8, which ran in one execution (epoch 1, batches 4 to 7 of the pass, "+
+			"from 0)")
 	}
 }
 
@@ -408,7 +346,7 @@ func TestCallsThatFail(t *testing.T) {
 		}})
 		have, err := loop.Run(t.Context(), samples(t, 40))
 		require.NoError(t, err)
-		require.Equal(t, []string{"unfused"}, have.Records[0].Events)
+		require.Equal(t, []string{"unstacked"}, have.Records[0].Events)
 		have.Records[0].Events = nil
 		l.steps = plain.steps // some steps were done twice
 		sameRun(t, want, have, plain, l.linear)
@@ -463,7 +401,6 @@ type constant struct {
 	calls int
 }
 
-func (l *constant) Capabilities() capability.Set       { return l }
 func (l *constant) TrainMetrics() []string             { return []string{"loss"} }
 func (l *constant) StepsPerExecution() int             { return 2 }
 func (l *constant) Stackable(n, _ int) int             { return n }
@@ -478,7 +415,7 @@ func (l *constant) TrainN(_ context.Context, _ int64, _ int, out []float64) erro
 // 0, after each epoch.
 func resets(every int) Hook {
 	reset := func(s *State) error {
-		s.ResetBy("reload", memory.Reading{}, 0)
+		s.ResetBy(memory.Reading{}, 0)
 		return nil
 	}
 	return Hook{

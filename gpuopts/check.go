@@ -4,12 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
-	"steadyfit/internal/tfenv"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 )
 
@@ -30,13 +29,11 @@ func contradiction(one, variable, value, why, fix string) error {
 }
 
 const (
-	forceGrowth     = "TF_FORCE_GPU_ALLOW_GROWTH"
-	gpuAllocator    = "TF_GPU_ALLOCATOR"
-	systemMemory    = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"
-	oneDNN          = "TF_ENABLE_ONEDNN_OPTS"
-	systemAllocator = "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"
-	poolLimit       = "TF_MKL_ALLOC_MAX_BYTES"
-	autoJIT         = "--tf_xla_auto_jit"
+	forceGrowth  = "TF_FORCE_GPU_ALLOW_GROWTH"
+	gpuAllocator = "TF_GPU_ALLOCATOR"
+	systemMemory = "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"
+	oneDNN       = "TF_ENABLE_ONEDNN_OPTS"
+	autoJIT      = "--tf_xla_auto_jit"
 
 	// Values of TF_GPU_ALLOCATOR that use CUDA's allocator without a pool, and BFC with checks.
 	cudaMalloc  = "cuda_malloc"
@@ -58,21 +55,18 @@ func (o Options) excluded() error {
 		{o.setting("GrapplerOff"), cmp.Or(o.setting("Precision"), o.setting("MemoryOptimization"), o.Grappler.setting()),
 			"graph rewriting needs Grappler", leaveOut},
 		{o.setting("MemoryGrowth"), when(o.MemoryFraction == 1, fraction),
-			"the first takes memory as needed, the second takes all of it", "remove one of them, or set a fraction below 1 to limit the growth"},
+			"the first takes memory as needed, the second takes all of it",
+			"remove one of them, or set a fraction below 1 to limit the growth"},
 		{virtual, fraction,
 			"both limit a GPU, and TensorFlow accepts only one of them (gpu_device.cc)", leaveOut},
 		{virtual, when(len(o.VirtualGPUs) != len(o.VisibleGPUs), o.setting("VisibleGPUs")),
-			"each visible GPU has its own limit (gpu_device.cc)", fmt.Sprintf("set one limit for each of the %d visible GPUs", len(o.VisibleGPUs))},
+			"each visible GPU has its own limit (gpu_device.cc)",
+			fmt.Sprintf("set one limit for each of the %d visible GPUs", len(o.VisibleGPUs))},
 		{async, o.setting("UnifiedMemory"),
 			"only BFC uses unified memory (gpu_process_state.cc)", leaveOut},
-		{async, o.setting("GarbageCollection"),
-			"only BFC collects garbage (gpu_bfc_allocator.cc)", leaveOut},
 		{async, o.limit(),
-			"only BFC has a limit; CUDA's pool uses the limit only for the freed memory that it keeps (gpu_cudamallocasync_allocator.cc)", leaveOut},
-		{o.setting("OneDNNSystemAllocator"), o.setting("OneDNNPoolLimit"),
-			"the first bypasses the pool that the second limits (mkl_cpu_allocator.h)", leaveOut},
-		{when(o.XLA == off, o.setting("XLA")), o.setting("XLAMinCluster"),
-			"XLA clusters need XLA", leaveOut},
+			"only BFC has a limit; CUDA's pool uses the limit only for the freed memory that it keeps " +
+				"(gpu_cudamallocasync_allocator.cc)", leaveOut},
 		{when(o.OneDNN == off, o.setting("OneDNN")), cmp.Or(o.needOneDNN()...),
 			"the option needs oneDNN", leaveOut},
 	} {
@@ -93,12 +87,12 @@ func (o Options) needOneDNN() []string {
 	if o.Precision != BFloat16 {
 		o.Precision = ""
 	}
-	return o.settings("Precision", "OneDNNSystemAllocator", "OneDNNPoolLimit", "OneDNNMath")
+	return o.settings("Precision", "OneDNNSystemAllocator", "OneDNNMath")
 }
 
-// Check compares the options with an environment, a list of NAME=value like os.Environ. The error
-// joins an *option.Error for each variable that contradicts an option, or is the error of
-// ConfigProto. The warnings name options and variables without effect.
+// Check compares the options with an environment, a list of NAME=value like os.Environ. If
+// ConfigProto fails, Check returns its error. Otherwise the error joins an *option.Error for each
+// variable that contradicts an option. The warnings name options and variables without effect.
 func (o Options) Check(env []string) ([]*option.Error, error) {
 	want, err := o.Environment()
 	if err != nil {
@@ -116,13 +110,6 @@ func (o Options) Check(env []string) ([]*option.Error, error) {
 	}
 	o.checkGPU(&c)
 	o.checkCPU(&c)
-	for _, name := range slices.Sorted(maps.Keys(c.set)) {
-		instead, known := tfenv.Unread[name]
-		// Variables without these prefixes may be for other programs.
-		if known && (strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_")) {
-			c.warn(name, "TensorFlow 2.21 does not read it; use instead: "+instead)
-		}
-	}
 	return c.warnings, errors.Join(c.errs...)
 }
 
@@ -148,10 +135,10 @@ func (c *checker) contradicted(setting, variable, why, fix string) {
 	}
 }
 
-// overridden adds a warning about a variable that a numeric option overrides.
-func (c *checker) overridden(variable, setting string, number int, sources string) {
+// overridden adds a warning about a variable that a number of threads overrides.
+func (c *checker) overridden(variable, setting string, number int) {
 	if have := c.set[variable]; setting != "" && have != "" && have != strconv.Itoa(number) {
-		c.warn(variable, fmt.Sprintf("%s is not used: {%s} overrides it (%s)", have, setting, sources))
+		c.warn(variable, fmt.Sprintf("%s is not used: {%s} overrides it (process_util.cc, local_device.cc)", have, setting))
 	}
 }
 
@@ -160,63 +147,59 @@ func (o Options) checkGPU(c *checker) {
 	switch growth, ok := c.set[forceGrowth]; {
 	case !ok:
 	case growth == "true":
-		c.contradicted(when(o.MemoryFraction == 1, o.setting("MemoryFraction")), forceGrowth, "TensorFlow takes memory as needed instead of all of it", unset)
+		c.contradicted(when(o.MemoryFraction == 1, o.setting("MemoryFraction")), forceGrowth,
+			"TensorFlow takes memory as needed instead of all of it", unset)
 	case growth == "false":
 		c.contradicted(o.setting("MemoryGrowth"), forceGrowth, obeys, unset)
 	default:
-		c.warn(forceGrowth, fmt.Sprintf("TensorFlow accepts only true and false, and ignores %q (gpu_bfc_allocator.cc)", growth))
+		c.warn(forceGrowth, fmt.Sprintf("TensorFlow accepts only true and false, and ignores %q (gpu_bfc_allocator.cc)",
+			growth))
 	}
 	allocators := []string{cudaMallocAsync, cudaMalloc, memoryGuard}
 	allocator := c.set[gpuAllocator]
 	switch {
 	case allocator != "" && !slices.Contains(allocators, allocator):
-		c.warn(gpuAllocator, fmt.Sprintf("TensorFlow accepts only %s, and ignores %q (gpu_process_state.cc)", strings.Join(allocators, ", "), allocator))
+		c.warn(gpuAllocator, fmt.Sprintf("TensorFlow accepts only %s, and ignores %q (gpu_process_state.cc)",
+			strings.Join(allocators, ", "), allocator))
 	case allocator != "" && allocator != o.GPUAllocator:
 		c.contradicted(o.setting("GPUAllocator"), gpuAllocator, obeys, unset)
 	}
 	// memory_guard wraps BFC (gpu_process_state.cc).
 	if (allocator == cudaMallocAsync || allocator == cudaMalloc) && o.GPUAllocator == "" {
 		c.contradicted(o.setting("UnifiedMemory"), gpuAllocator, "only BFC uses unified memory", unset)
-		c.contradicted(o.setting("GarbageCollection"), gpuAllocator, "only BFC collects garbage", unset)
 		c.contradicted(o.limit(), gpuAllocator, "only BFC has a limit (gpu_process_state.cc)", unset)
 	}
 	if o.GPUAllocator == cudaMallocAsync || allocator == cudaMallocAsync {
-		c.warn(o.setting("MemoryGrowth"), "cuda_malloc_async always takes memory as needed; the option applies only to BFC (gpu_process_state.cc)")
+		c.warn(o.setting("MemoryGrowth"), "cuda_malloc_async always takes memory as needed; the option applies only to "+
+			"BFC (gpu_process_state.cc)")
 	}
 	if have := c.set[systemMemory]; have != "" {
 		if n, err := strconv.ParseInt(strings.TrimSpace(have), 10, 64); err != nil || n < 0 {
-			c.warn(systemMemory, fmt.Sprintf("TensorFlow accepts only a whole number of MiB from 0, and ignores %q (gpu_device.cc)", have))
+			c.warn(systemMemory, fmt.Sprintf("TensorFlow accepts only a whole number of MiB from 0, and ignores %q "+
+				"(gpu_device.cc)", have))
 		} else {
-			c.contradicted(o.setting("MemoryFraction"), systemMemory, "TensorFlow takes all free memory except that many MiB, whatever the fraction (gpu_device.cc)", unset)
+			c.contradicted(o.setting("MemoryFraction"), systemMemory,
+				"TensorFlow takes all free memory except that many MiB, whatever the fraction (gpu_device.cc)", unset)
 		}
 	}
-	c.overridden("TF_GPU_HOST_MEM_LIMIT_IN_MB", o.setting("HostMemoryLimit"), o.HostMemoryLimit, "gpu_process_state.cc")
 	if shown, ok := c.set["CUDA_VISIBLE_DEVICES"]; ok {
-		c.warn(o.setting("VisibleGPUs"), fmt.Sprintf("CUDA_VISIBLE_DEVICES is %q, so the indices refer to the GPUs listed there, not to those of nvidia-smi", shown))
+		c.warn(o.setting("VisibleGPUs"), fmt.Sprintf("CUDA_VISIBLE_DEVICES is %q, so the indices refer to the GPUs listed "+
+			"there, not to those of nvidia-smi", shown))
 	}
 }
 
 func (o Options) checkCPU(c *checker) {
-	if on, ok := tfenv.Bool(c.set[oneDNN]); ok && !on && o.OneDNN == "" {
+	if on, ok := tfprocess.ParseBool(c.set[oneDNN]); ok && !on && o.OneDNN == "" {
 		for _, needs := range o.needOneDNN() {
 			c.contradicted(needs, oneDNN, "the option needs oneDNN", unset)
 		}
 	}
-	if _, ok := c.set[poolLimit]; ok && o.OneDNNSystemAllocator {
-		c.warn(poolLimit, "it limits a pool that {Options.OneDNNSystemAllocator true} bypasses (mkl_cpu_allocator.h)")
-	}
-	if on, _ := tfenv.Bool(c.set[systemAllocator]); on {
-		c.contradicted(o.setting("OneDNNPoolLimit"), systemAllocator, "it bypasses the pool that the option limits (mkl_cpu_allocator.h)", unset)
-	}
-	const sources = "process_util.cc, local_device.cc"
-	c.overridden("TF_NUM_INTRAOP_THREADS", o.setting("IntraThreads"), o.IntraThreads, sources)
-	c.overridden("TF_NUM_INTEROP_THREADS", o.setting("InterThreads"), o.InterThreads, sources)
+	c.overridden("TF_NUM_INTRAOP_THREADS", o.setting("IntraThreads"), o.IntraThreads)
+	c.overridden("TF_NUM_INTEROP_THREADS", o.setting("InterThreads"), o.InterThreads)
 	jit, auto := flagIn(c.set[xlaFlags], autoJIT)
 	level := map[string]string{off: "-1", xlaOn1: "1", xlaOn2: "2"}[o.XLA]
 	if auto && jit != "0" && jit != level { // 0 leaves the level to the session
-		c.contradicted(o.setting("XLA"), xlaFlags, autoJIT+" in it overrides the option (xla_cluster_util.cc)", "remove the flag from it, or leave the option out")
-	}
-	if on := auto && jit != "0" && jit != "-1"; o.XLA == "" && !on {
-		c.warn(o.setting("XLAMinCluster"), "XLA is off and makes no clusters; turn it on with {Options.XLA}")
+		c.contradicted(o.setting("XLA"), xlaFlags, autoJIT+" in it overrides the option (xla_cluster_util.cc)",
+			"remove the flag from it, or leave the option out")
 	}
 }

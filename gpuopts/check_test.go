@@ -12,8 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/gpuopts"
-	"steadyfit/internal/docs"
-	"steadyfit/internal/tfenv"
+	"steadyfit/internal/testkit"
 	"steadyfit/option"
 )
 
@@ -28,20 +27,17 @@ var environments = []environment{
 	{gpuopts.Options{}, nil},
 	{gpuopts.Options{MemoryGrowth: true, IntraThreads: 2, XLA: "on-2"}, nil},
 	{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
-	{gpuopts.Options{GarbageCollection: "on"}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=true"}},
-	{gpuopts.Options{GarbageCollection: "off"}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=false"}},
 	{gpuopts.Options{OneDNN: "on"}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}},
 	{gpuopts.Options{OneDNN: "off"}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}},
 	{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1"}},
-	{gpuopts.Options{OneDNNPoolLimit: 300e6}, []string{"TF_MKL_ALLOC_MAX_BYTES=300000000"}},
 	{gpuopts.Options{OneDNNMath: "bfloat16"}, []string{"TF_SET_ONEDNN_FPMATH_MODE=BF16"}},
-	{gpuopts.Options{XLA: "on-1", XLAMinCluster: 8}, []string{"TF_XLA_FLAGS=--tf_xla_min_cluster_size=8"}},
 	{gpuopts.Options{Deterministic: true}, []string{"TF_DETERMINISTIC_OPS=1"}},
 	{gpuopts.Options{LogLevel: "info"}, []string{"TF_CPP_MIN_LOG_LEVEL=0"}},
 	{gpuopts.Options{LogLevel: "warning"}, []string{"TF_CPP_MIN_LOG_LEVEL=1"}},
 	{gpuopts.Options{LogLevel: "error"}, []string{"TF_CPP_MIN_LOG_LEVEL=2"}},
 	{gpuopts.Options{LogLevel: "fatal"}, []string{"TF_CPP_MIN_LOG_LEVEL=3"}},
-	{gpuopts.Options{OneDNN: "on", OneDNNPoolLimit: 1, VisibleGPUs: []int{1}}, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "TF_ENABLE_ONEDNN_OPTS=1", "TF_MKL_ALLOC_MAX_BYTES=1"}},
+	{gpuopts.Options{OneDNN: "on", VisibleGPUs: []int{1}},
+		[]string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "TF_ENABLE_ONEDNN_OPTS=1"}},
 }
 
 func TestEnvironment(t *testing.T) {
@@ -70,7 +66,6 @@ func TestEnvironment(t *testing.T) {
 }
 
 func TestWith(t *testing.T) {
-	flag := gpuopts.Variable{Name: "TF_XLA_FLAGS", Value: "--n=8", For: "it", Flags: true}
 	truth := gpuopts.Variable{Name: "B", Value: "1", For: "it", Bool: true}
 	plain := gpuopts.Variable{Name: "V", Value: "x", For: "it"}
 	for _, c := range []struct {
@@ -87,11 +82,6 @@ func TestWith(t *testing.T) {
 		{"B=TRUE", truth, "B=TRUE"},
 		{"B=0", truth, ""},
 		{"B=yes", truth, ""},
-		{"TF_XLA_FLAGS=--a --b=2", flag, "TF_XLA_FLAGS=--a --b=2 --n=8"},
-		{"TF_XLA_FLAGS=--n=8  --a", flag, "TF_XLA_FLAGS=--n=8  --a"},
-		{"TF_XLA_FLAGS=", flag, "TF_XLA_FLAGS=--n=8"},
-		{"TF_XLA_FLAGS=--n=4", flag, ""},
-		{"TF_XLA_FLAGS=flags.txt", flag, ""},
 	} {
 		env := []string{c.have}
 		with, missing, err := gpuopts.With(env, []gpuopts.Variable{c.want})
@@ -129,7 +119,8 @@ var conflicts = []struct {
 	cases        []contradiction
 }{
 	{"`--memory-growth`", "`--gpu-memory-fraction 1`", []contradiction{
-		{gpuopts.Options{MemoryGrowth: true, MemoryFraction: 1}, nil, "Options.MemoryGrowth true", "Options.MemoryFraction 1"},
+		{gpuopts.Options{MemoryGrowth: true, MemoryFraction: 1}, nil, "Options.MemoryGrowth true",
+			"Options.MemoryFraction 1"},
 	}},
 	{"`--memory-growth`", "`TF_FORCE_GPU_ALLOW_GROWTH=false`", []contradiction{
 		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=false"}, "Options.MemoryGrowth true", `TF_FORCE_GPU_ALLOW_GROWTH is "false"`},
@@ -143,27 +134,32 @@ var conflicts = []struct {
 		{gpuopts.Options{MemoryFraction: 1}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB= 0"}, "Options.MemoryFraction 1", `TF_DEVICE_MIN_SYS_MEMORY_IN_MB is " 0"`},
 	}},
 	{"`--gpu-memory-limit`", "`--gpu-memory-fraction`", []contradiction{
-		{gpuopts.Options{VirtualGPUs: [][]int{{512}}, MemoryFraction: 0.5}, nil, "Options.VirtualGPUs [[512]]", "Options.MemoryFraction 0.5"},
+		{gpuopts.Options{VirtualGPUs: [][]int{{512}}, MemoryFraction: 0.5}, nil, "Options.VirtualGPUs [[512]]",
+			"Options.MemoryFraction 0.5"},
 	}},
-	{"`--gpu-memory-limit`", "`--visible-gpus` of another number", []contradiction{
-		{gpuopts.Options{VirtualGPUs: [][]int{{1024}}, VisibleGPUs: []int{0, 1}}, nil, "Options.VirtualGPUs [[1024]]", "Options.VisibleGPUs [0 1]"},
-		{gpuopts.Options{VirtualGPUs: [][]int{{1024}, {}}, VisibleGPUs: []int{1}}, nil, "Options.VirtualGPUs [[1024] []]", "Options.VisibleGPUs [1]"},
+	{"`--gpu-memory-limit`", "a different number of GPUs in `--visible-gpus`", []contradiction{
+		{gpuopts.Options{VirtualGPUs: [][]int{{1024}}, VisibleGPUs: []int{0, 1}}, nil, "Options.VirtualGPUs [[1024]]",
+			"Options.VisibleGPUs [0 1]"},
+		{gpuopts.Options{VirtualGPUs: [][]int{{1024}, {}}, VisibleGPUs: []int{1}}, nil, "Options.VirtualGPUs [[1024] []]",
+			"Options.VisibleGPUs [1]"},
 	}},
 	{"`--gpu-allocator`", "another one in `TF_GPU_ALLOCATOR`", []contradiction{
 		{gpuopts.Options{GPUAllocator: "BFC"}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GPUAllocator BFC", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
 		{gpuopts.Options{GPUAllocator: "cuda_malloc_async"}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.GPUAllocator cuda_malloc_async", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
 	}},
-	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`, and cuda_malloc there", "`--gpu-memory-limit`, `--gpu-memory-fraction`, `--memory-budget-of gpu`", []contradiction{
-		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", VirtualGPUs: [][]int{{}, {512}}}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.VirtualGPUs [[] [512]]"},
-		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", MemoryFraction: 0.5}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.MemoryFraction 0.5"},
+	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`, and cuda_malloc there", "`--gpu-memory-limit`, `--gpu-memory-fraction`, `--memory-budget SIZE:gpu`", []contradiction{
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", VirtualGPUs: [][]int{{}, {512}}}, nil,
+			"Options.GPUAllocator cuda_malloc_async", "Options.VirtualGPUs [[] [512]]"},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", MemoryFraction: 0.5}, nil,
+			"Options.GPUAllocator cuda_malloc_async", "Options.MemoryFraction 0.5"},
 		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.VirtualGPUs [[512]]", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
 		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.MemoryFraction 0.5", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
 	}},
-	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`, and cuda_malloc there", "`UnifiedMemory`, `GarbageCollection`", []contradiction{
-		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", UnifiedMemory: true}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true"},
-		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", GarbageCollection: "off"}, nil, "Options.GPUAllocator cuda_malloc_async", "Options.GarbageCollection off"},
-		{gpuopts.Options{UnifiedMemory: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.UnifiedMemory true", "TF_GPU_ALLOCATOR"},
-		{gpuopts.Options{GarbageCollection: "on"}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GarbageCollection on", "TF_GPU_ALLOCATOR"},
+	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`, and cuda_malloc there", "`UnifiedMemory`", []contradiction{
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", UnifiedMemory: true}, nil,
+			"Options.GPUAllocator cuda_malloc_async", "Options.UnifiedMemory true"},
+		{gpuopts.Options{UnifiedMemory: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.UnifiedMemory true",
+			"TF_GPU_ALLOCATOR"},
 		{gpuopts.Options{UnifiedMemory: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.UnifiedMemory true", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
 	}},
 	{"`--visible-gpus`", "`CUDA_DEVICE_ORDER=FASTEST_FIRST`", []contradiction{
@@ -171,40 +167,35 @@ var conflicts = []struct {
 	}},
 	{"`--xla`", "another level in `TF_XLA_FLAGS`", []contradiction{
 		{gpuopts.Options{XLA: "off"}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, "Options.XLA off", "TF_XLA_FLAGS"},
-		{gpuopts.Options{XLA: "on-2"}, []string{"TF_XLA_FLAGS=--x --tf_xla_auto_jit=fusible"}, "Options.XLA on-2", "TF_XLA_FLAGS"},
+		{gpuopts.Options{XLA: "on-2"}, []string{"TF_XLA_FLAGS=--x --tf_xla_auto_jit=fusible"}, "Options.XLA on-2",
+			"TF_XLA_FLAGS"},
 	}},
-	{"`--xla=false`", "`XLAMinCluster`", []contradiction{
-		{gpuopts.Options{XLA: "off", XLAMinCluster: 4}, nil, "Options.XLA off", "Options.XLAMinCluster 4"},
-	}},
-	{"`--precision bf16`, `OneDNNSystemAllocator`, `OneDNNPoolLimit`, `OneDNNMath`", "`TF_ENABLE_ONEDNN_OPTS=0`", []contradiction{
+	{"`--precision bf16`, `OneDNNSystemAllocator`, `OneDNNMath`", "`TF_ENABLE_ONEDNN_OPTS=0`", []contradiction{
 		{gpuopts.Options{Precision: gpuopts.BFloat16}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "Options.Precision bfloat16", `TF_ENABLE_ONEDNN_OPTS is "0"`},
 		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_ENABLE_ONEDNN_OPTS=false"}, "Options.OneDNNSystemAllocator true", `TF_ENABLE_ONEDNN_OPTS is "false"`},
-		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "Options.OneDNNPoolLimit 9", `TF_ENABLE_ONEDNN_OPTS is "0"`},
 		{gpuopts.Options{OneDNNMath: "bfloat16"}, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "Options.OneDNNMath bfloat16", `TF_ENABLE_ONEDNN_OPTS is "0"`},
 	}},
 	{"`GrapplerOff`", "`Precision`, `MemoryOptimization`, `Grappler`", []contradiction{
-		{gpuopts.Options{GrapplerOff: true, Precision: gpuopts.BFloat16}, nil, "Options.GrapplerOff true", "Options.Precision bfloat16"},
-		{gpuopts.Options{GrapplerOff: true, MemoryOptimization: "none"}, nil, "Options.GrapplerOff true", "Options.MemoryOptimization none"},
-		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{Loops: "off"}}, nil, "Options.GrapplerOff true", "Options.Grappler.Loops off"},
-		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{PruningOff: true}}, nil, "Options.GrapplerOff true", "Options.Grappler.PruningOff true"},
+		{gpuopts.Options{GrapplerOff: true, Precision: gpuopts.BFloat16}, nil, "Options.GrapplerOff true",
+			"Options.Precision bfloat16"},
+		{gpuopts.Options{GrapplerOff: true, MemoryOptimization: "none"}, nil, "Options.GrapplerOff true",
+			"Options.MemoryOptimization none"},
+		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{Loops: "off"}}, nil, "Options.GrapplerOff true",
+			"Options.Grappler.Loops off"},
+		{gpuopts.Options{GrapplerOff: true, Grappler: gpuopts.Grappler{PruningOff: true}}, nil, "Options.GrapplerOff true",
+			"Options.Grappler.PruningOff true"},
 	}},
-	{"`OneDNN: \"off\"`", "`BFloat16`, `OneDNNSystemAllocator`, `OneDNNPoolLimit`, `OneDNNMath`", []contradiction{
-		{gpuopts.Options{OneDNN: "off", Precision: gpuopts.BFloat16}, nil, "Options.OneDNN off", "Options.Precision bfloat16"},
-		{gpuopts.Options{OneDNN: "off", OneDNNSystemAllocator: true}, nil, "Options.OneDNN off", "Options.OneDNNSystemAllocator true"},
-		{gpuopts.Options{OneDNN: "off", OneDNNPoolLimit: 9}, nil, "Options.OneDNN off", "Options.OneDNNPoolLimit 9"},
+	{"`OneDNN: \"off\"`", "`BFloat16`, `OneDNNSystemAllocator`, `OneDNNMath`", []contradiction{
+		{gpuopts.Options{OneDNN: "off", Precision: gpuopts.BFloat16}, nil, "Options.OneDNN off",
+			"Options.Precision bfloat16"},
+		{gpuopts.Options{OneDNN: "off", OneDNNSystemAllocator: true}, nil, "Options.OneDNN off",
+			"Options.OneDNNSystemAllocator true"},
 		{gpuopts.Options{OneDNN: "off", OneDNNMath: "bfloat16"}, nil, "Options.OneDNN off", "Options.OneDNNMath bfloat16"},
 	}},
-	{"`OneDNNSystemAllocator`, also in `TF_ONEDNN_USE_SYSTEM_ALLOCATOR`", "`OneDNNPoolLimit`", []contradiction{
-		{gpuopts.Options{OneDNNSystemAllocator: true, OneDNNPoolLimit: 9}, nil, "Options.OneDNNSystemAllocator true", "Options.OneDNNPoolLimit 9"},
-		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=true"}, "Options.OneDNNPoolLimit 9", "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"},
-	}},
 	{"any option that is a variable", "the variable with another value", []contradiction{
-		{gpuopts.Options{GarbageCollection: "on"}, []string{"TF_ENABLE_GPU_GARBAGE_COLLECTION=1"}, "Options.GarbageCollection on", `"1" in the environment, and the option needs "true"`},
 		{gpuopts.Options{OneDNN: "off"}, []string{"TF_ENABLE_ONEDNN_OPTS=1"}, "Options.OneDNN off", `TF_ENABLE_ONEDNN_OPTS is "1"`},
 		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=0"}, "Options.OneDNNSystemAllocator true", `TF_ONEDNN_USE_SYSTEM_ALLOCATOR is "0"`},
-		{gpuopts.Options{OneDNNPoolLimit: 9}, []string{"TF_MKL_ALLOC_MAX_BYTES=10"}, "Options.OneDNNPoolLimit 9", `TF_MKL_ALLOC_MAX_BYTES is "10"`},
 		{gpuopts.Options{OneDNNMath: "bfloat16"}, []string{"TF_SET_ONEDNN_FPMATH_MODE=F32"}, "Options.OneDNNMath bfloat16", `TF_SET_ONEDNN_FPMATH_MODE is "F32"`},
-		{gpuopts.Options{XLA: "on-2", XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_min_cluster_size=8"}, "Options.XLAMinCluster 4", "TF_XLA_FLAGS"},
 		{gpuopts.Options{Deterministic: true}, []string{"TF_DETERMINISTIC_OPS=0"}, "Options.Deterministic true", `TF_DETERMINISTIC_OPS is "0"`},
 		{gpuopts.Options{LogLevel: "info"}, []string{"TF_CPP_MIN_LOG_LEVEL=2"}, "Options.LogLevel info", `TF_CPP_MIN_LOG_LEVEL is "2"`},
 	}},
@@ -226,16 +217,20 @@ func TestConflicts(t *testing.T) {
 			assert.ErrorContains(t, err, c.other)
 			assert.NotEmpty(t, conflict.Fix)
 			_, err = c.options.ConfigProto()
-			assert.Equal(t, c.env == nil, err != nil, "%+v: options that exclude each other make no ConfigProto, the environment is not looked at", c.options)
+			assert.Equal(t, c.env == nil, err != nil, "%+v: options that exclude each other make no ConfigProto, the "+
+				"environment is not looked at", c.options)
 		}
 		for _, name := range named.FindAllStringSubmatch(row.setting+row.and, -1) {
-			assert.True(t, row.cases == nil || strings.Contains(strings.ToLower(said.String()), strings.ToLower(name[1])), "no case of %s and %s has %s", row.setting, row.and, name[1])
+			assert.True(t, row.cases == nil || strings.Contains(strings.ToLower(said.String()), strings.ToLower(name[1])),
+				"no case of %s and %s has %s", row.setting, row.and, name[1])
 		}
 	}
-	assert.Equal(t, firstTwo(table(t, "setting", "and", "because")), rows, "rows of docs/reference/devices.md, and those that are tried")
+	assert.Equal(t, firstTwo(table(t, "setting", "and", "because")), rows,
+		"rows of docs/reference/devices.md, and those that are tried")
 
 	// Errors about several variables are joined.
-	_, err := gpuopts.Options{MemoryGrowth: true, GPUAllocator: "BFC"}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=false", "TF_GPU_ALLOCATOR=cuda_malloc"})
+	_, err := gpuopts.Options{MemoryGrowth: true, GPUAllocator: "BFC"}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=false",
+		"TF_GPU_ALLOCATOR=cuda_malloc"})
 	assert.ErrorContains(t, err, "TF_FORCE_GPU_ALLOW_GROWTH")
 	assert.ErrorContains(t, err, "TF_GPU_ALLOCATOR")
 }
@@ -248,55 +243,48 @@ type warned struct {
 }
 
 // warnings has one or more cases for each row of docs/reference/devices.md, identified by its first two
-// cells. The last case stands for the table of variables that TensorFlow does not read.
+// cells.
 var warnings = []struct {
 	setting, with string
 	cases         []warned
 }{
 	{"", "", []warned{ // no warnings
 		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR="}, nil},
-		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR=cuda_malloc_async", "TF_ENABLE_ONEDNN_OPTS=0"}, nil},
-		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_GPU_ALLOCATOR=memory_guard", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB="}, nil},
+		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_GPU_ALLOCATOR=cuda_malloc_async",
+			"TF_ENABLE_ONEDNN_OPTS=0"}, nil},
+		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_GPU_ALLOCATOR=memory_guard", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB="},
+			nil},
 		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=512"}, nil},
 		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", VirtualGPUs: [][]int{{}}}, nil, nil},
 		{gpuopts.Options{XLA: "on-2"}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=2"}, nil},
 		{gpuopts.Options{XLA: "on-2"}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=0"}, nil},
-		{gpuopts.Options{XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=1"}, nil},
 		{gpuopts.Options{IntraThreads: 4}, []string{"TF_NUM_INTRAOP_THREADS=4", "OMP_NUM_THREADS=4", "TF_VAR_secret=x"}, nil},
 	}},
 	{"`--memory-growth`", "cuda_malloc_async, also in `TF_GPU_ALLOCATOR`", []warned{
-		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", MemoryGrowth: true}, nil, []string{"Options.MemoryGrowth true: cuda_malloc_async always takes memory as needed"}},
-		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, []string{"Options.MemoryGrowth true: cuda_malloc_async"}},
+		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", MemoryGrowth: true}, nil,
+			[]string{"Options.MemoryGrowth true: cuda_malloc_async always takes memory as needed"}},
+		{gpuopts.Options{MemoryGrowth: true}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"},
+			[]string{"Options.MemoryGrowth true: cuda_malloc_async"}},
 	}},
 	{"`TF_NUM_INTRAOP_THREADS`, `TF_NUM_INTEROP_THREADS`", "another number in `--intra-threads`, `--inter-threads`", []warned{
-		{gpuopts.Options{IntraThreads: 4, InterThreads: 2}, []string{"TF_NUM_INTRAOP_THREADS=1", "TF_NUM_INTEROP_THREADS=1"}, []string{"TF_NUM_INTRAOP_THREADS: 1 is not used: Options.IntraThreads 4", "TF_NUM_INTEROP_THREADS: 1 is not used"}},
-	}},
-	{"`TF_GPU_HOST_MEM_LIMIT_IN_MB`", "another size in `HostMemoryLimit`", []warned{
-		{gpuopts.Options{HostMemoryLimit: 256}, []string{"TF_GPU_HOST_MEM_LIMIT_IN_MB=512"}, []string{"TF_GPU_HOST_MEM_LIMIT_IN_MB: 512 is not used: Options.HostMemoryLimit 256"}},
+		{gpuopts.Options{IntraThreads: 4, InterThreads: 2}, []string{"TF_NUM_INTRAOP_THREADS=1", "TF_NUM_INTEROP_THREADS=1"},
+			[]string{"TF_NUM_INTRAOP_THREADS: 1 is not used: Options.IntraThreads 4", "TF_NUM_INTEROP_THREADS: 1 is not used"}},
 	}},
 	{"`--visible-gpus`", "`CUDA_VISIBLE_DEVICES`", []warned{
 		{gpuopts.Options{VisibleGPUs: []int{1}}, []string{"CUDA_VISIBLE_DEVICES=2,3"}, []string{`Options.VisibleGPUs [1]: CUDA_VISIBLE_DEVICES is "2,3"`}},
 	}},
 	{"`TF_FORCE_GPU_ALLOW_GROWTH`", "a value other than `true` and `false`, such as 1", []warned{
-		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=1"}, []string{"TF_FORCE_GPU_ALLOW_GROWTH: TensorFlow accepts only true and false"}},
+		{gpuopts.Options{}, []string{"TF_FORCE_GPU_ALLOW_GROWTH=1"},
+			[]string{"TF_FORCE_GPU_ALLOW_GROWTH: TensorFlow accepts only true and false"}},
 	}},
 	{"`TF_GPU_ALLOCATOR`", "an unknown value", []warned{
-		{gpuopts.Options{GPUAllocator: "BFC"}, []string{"TF_GPU_ALLOCATOR=bfc"}, []string{"TF_GPU_ALLOCATOR: TensorFlow accepts only cuda_malloc_async, cuda_malloc, memory_guard"}},
+		{gpuopts.Options{GPUAllocator: "BFC"}, []string{"TF_GPU_ALLOCATOR=bfc"},
+			[]string{"TF_GPU_ALLOCATOR: TensorFlow accepts only cuda_malloc_async, cuda_malloc, memory_guard"}},
 	}},
 	{"`TF_DEVICE_MIN_SYS_MEMORY_IN_MB`", "a value that is not a whole number of at least 0", []warned{
-		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=1GiB"}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB: TensorFlow accepts only a whole number of MiB"}},
+		{gpuopts.Options{MemoryFraction: 0.5}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=1GiB"},
+			[]string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB: TensorFlow accepts only a whole number of MiB"}},
 		{gpuopts.Options{}, []string{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB=-1"}, []string{`ignores "-1"`}},
-	}},
-	{"`TF_MKL_ALLOC_MAX_BYTES`", "`OneDNNSystemAllocator`", []warned{
-		{gpuopts.Options{OneDNNSystemAllocator: true}, []string{"TF_MKL_ALLOC_MAX_BYTES=9"}, []string{"TF_MKL_ALLOC_MAX_BYTES: it limits a pool"}},
-	}},
-	{"`XLAMinCluster`", "no `--xla`, and none in `TF_XLA_FLAGS`", []warned{
-		{gpuopts.Options{XLAMinCluster: 4}, nil, []string{"Options.XLAMinCluster 4: XLA is off"}},
-		{gpuopts.Options{XLAMinCluster: 4}, []string{"TF_XLA_FLAGS=--tf_xla_auto_jit=-1"}, []string{"Options.XLAMinCluster 4: XLA is off"}},
-	}},
-	{"a variable that TensorFlow does not read", "anything", []warned{
-		{gpuopts.Options{}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH=true"}, []string{"TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; use instead: TF_FORCE_GPU_ALLOW_GROWTH=true, or Options.MemoryGrowth"}},
-		{gpuopts.Options{}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false"}, []string{"XLA_PYTHON_CLIENT_PREALLOCATE: TensorFlow 2.21 does not read it"}},
 	}},
 }
 
@@ -316,7 +304,8 @@ func TestWarnings(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, firstTwo(table(t, "setting", "with", "what happens")), rows, "rows of docs/reference/devices.md, and those that are tried")
+	assert.Equal(t, firstTwo(table(t, "setting", "with", "what happens")), rows,
+		"rows of docs/reference/devices.md, and those that are tried")
 }
 
 // named matches Go options and variables in a cell of docs/reference/devices.md.
@@ -327,7 +316,7 @@ func table(t *testing.T, header ...string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/reference/devices.md")
 	require.NoError(t, err)
-	for _, found := range docs.Tables(string(text)) {
+	for _, found := range testkit.Tables(string(text)) {
 		if slices.Equal(found.Header, header) {
 			return found.Rows
 		}
@@ -347,17 +336,6 @@ func firstTwo(rows [][]string) (two [][]string) {
 func TestCheckTakesTheFirst(t *testing.T) {
 	_, err := gpuopts.Options{MemoryGrowth: true}.Check([]string{"TF_FORCE_GPU_ALLOW_GROWTH=true", "TF_FORCE_GPU_ALLOW_GROWTH=false"})
 	assert.NoError(t, err)
-}
-
-// TensorFlow reads the variables of options.
-func TestVariablesAreRead(t *testing.T) {
-	for _, v := range environments {
-		variables, err := v.options.Environment()
-		require.NoError(t, err)
-		for _, v := range variables {
-			assert.NotContains(t, tfenv.Unread, v.Name)
-		}
-	}
 }
 
 // docs/reference/devices.md mentions every option and every variable.

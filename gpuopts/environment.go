@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/internal/tfenv"
+	"steadyfit/internal/tfprocess"
 )
 
 // Variable is an environment variable that TensorFlow, CUDA or the C library reads only once.
@@ -14,8 +14,6 @@ type Variable struct {
 	Name, Value string
 	// For is the option that needs the variable, with its value, such as "Options.OneDNN off".
 	For string
-	// Flags means that the variable contains a list of flags, and that Value is one of them.
-	Flags bool
 	// Bool means that 1 equals true and 0 equals false.
 	Bool bool
 }
@@ -38,13 +36,9 @@ func (o Options) Environment() ([]Variable, error) {
 	level := slices.Index(logLevels, o.LogLevel)
 	list := []Variable{
 		{Name: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID", For: o.setting("VisibleGPUs")},
-		// TensorFlow does not accept 1 and 0 for this variable.
-		{Name: "TF_ENABLE_GPU_GARBAGE_COLLECTION", Value: strconv.FormatBool(o.GarbageCollection == on), For: o.setting("GarbageCollection")},
 		{Name: oneDNN, Value: digit[o.OneDNN == on], Bool: true, For: o.setting("OneDNN")},
-		{Name: systemAllocator, Value: "1", Bool: true, For: o.setting("OneDNNSystemAllocator")},
-		{Name: poolLimit, Value: strconv.FormatInt(o.OneDNNPoolLimit, 10), For: o.setting("OneDNNPoolLimit")},
+		{Name: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR", Value: "1", Bool: true, For: o.setting("OneDNNSystemAllocator")},
 		{Name: "TF_SET_ONEDNN_FPMATH_MODE", Value: "BF16", For: o.setting("OneDNNMath")},
-		{Name: xlaFlags, Value: "--tf_xla_min_cluster_size=" + strconv.Itoa(o.XLAMinCluster), Flags: true, For: o.setting("XLAMinCluster")},
 		{Name: "TF_DETERMINISTIC_OPS", Value: "1", Bool: true, For: o.setting("Deterministic")},
 		{Name: "TF_CPP_MIN_LOG_LEVEL", Value: strconv.Itoa(level), For: o.setting("LogLevel")},
 	}
@@ -63,41 +57,23 @@ func With(env []string, want []Variable) (with []string, missing []Variable, err
 			continue
 		}
 		have := with[i][len(v.Name)+1:]
-		if v.heldBy(have) {
-			continue
-		}
-		if !v.joins(have) {
+		if !v.heldBy(have) {
 			return nil, nil, contradiction(v.For, v.Name, have, fmt.Sprintf("the option needs %q", v.Value), "unset it")
 		}
-		v.Value = strings.TrimLeft(have+" "+v.Value, " ")
-		with[i], missing = v.String(), append(missing, v)
 	}
 	return with, missing, nil
 }
 
-// heldBy reports whether have, the current value of the variable, already means Value.
+// heldBy reports whether have, the current value of the variable, has the same meaning as Value.
 func (v Variable) heldBy(have string) bool {
-	switch {
-	case v.Flags:
-		return slices.Contains(strings.Fields(have), v.Value)
-	case v.Bool:
-		truth, ok := tfenv.Bool(have)
+	if v.Bool {
+		truth, ok := tfprocess.ParseBool(have)
 		return ok && truth == (v.Value == "1")
 	}
 	return have == v.Value
 }
 
-// joins reports whether the flag can be added to have, the current value of the variable. A value
-// that does not begin with a dash is a file name (compiler/xla/parse_flags_from_env.cc).
-func (v Variable) joins(have string) bool {
-	flag, _, _ := strings.Cut(v.Value, "=")
-	if _, set := flagIn(have, flag); !v.Flags || set {
-		return false
-	}
-	have = strings.TrimSpace(have)
-	return have == "" || strings.HasPrefix(have, "-")
-}
-
+// flagIn returns the last value of a flag in a list of flags.
 func flagIn(list, flag string) (value string, ok bool) {
 	for _, f := range strings.Fields(list) {
 		name, v, _ := strings.Cut(f, "=")

@@ -21,13 +21,13 @@ func ExampleOptions_Check() {
 
 // TensorFlow reads some settings only from environment variables.
 func ExampleOptions_Environment() {
-	variables, err := gpuopts.Options{VisibleGPUs: []int{1}, XLA: "on-2", XLAMinCluster: 8}.Environment()
+	variables, err := gpuopts.Options{VisibleGPUs: []int{1}}.Environment()
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	env, _, err := gpuopts.With([]string{"TF_XLA_FLAGS=--tf_xla_cpu_global_jit"}, variables)
+	env, _, err := gpuopts.With([]string{"HOME=/home/me"}, variables)
 	fmt.Println(env, err)
 	// Output:
-	// [TF_XLA_FLAGS=--tf_xla_cpu_global_jit --tf_xla_min_cluster_size=8 CUDA_DEVICE_ORDER=PCI_BUS_ID] <nil>
+	// [HOME=/home/me CUDA_DEVICE_ORDER=PCI_BUS_ID] <nil>
 }

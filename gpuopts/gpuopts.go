@@ -25,7 +25,6 @@ import (
 	"strings"
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/option"
@@ -65,10 +64,6 @@ type Options struct {
 	// --tf_xla_auto_jit in TF_XLA_FLAGS overrides the level (xla_cluster_util.cc). Functions
 	// exported with jit_compile are always compiled.
 	XLA string `json:",omitzero"`
-	// XLAMinCluster is the minimum number of operations that XLA compiles together; 0 means
-	// TensorFlow's default. It applies to the whole process (--tf_xla_min_cluster_size of
-	// TF_XLA_FLAGS), except to functions exported with jit_compile.
-	XLAMinCluster int `json:",omitzero"`
 
 	// MemoryGrowth allocates GPU memory as needed, instead of nearly all at the start
 	// (GPUOptions.allow_growth). TensorFlow uses one value for all GPUs, and returns no memory
@@ -79,39 +74,28 @@ type Options struct {
 	// may be above 1.
 	MemoryFraction float64 `json:",omitzero"`
 	// VisibleGPUs are the indices of the GPUs to use, in the order of nvidia-smi; empty means all.
-	// Since CUDA's default order is another, the option also sets CUDA_DEVICE_ORDER=PCI_BUS_ID. If
+	// CUDA's default order differs, so the option also sets CUDA_DEVICE_ORDER=PCI_BUS_ID. If
 	// CUDA_VISIBLE_DEVICES is set, the indices refer to the GPUs listed there.
 	VisibleGPUs []int `json:",omitzero"`
 	// VirtualGPUs splits GPUs into devices of a fixed size: for each visible GPU, a list of sizes
 	// in MiB. One size limits that GPU; an empty list leaves it whole. It cannot be combined with MemoryFraction.
 	VirtualGPUs [][]int `json:",omitzero"`
-	// GPUAllocator is the allocator of GPU memory, or empty for TensorFlow's default: "BFC",
-	// TensorFlow's own, which returns no memory to the GPU (allocator_type), or "cuda_malloc_async"
-	// of CUDA 11.2 and later (use_cuda_malloc_async), which has no limit, so it excludes
-	// MemoryFraction and VirtualGPUs. The variable TF_GPU_ALLOCATOR overrides the option
-	// (gpu_process_state.cc).
+	// GPUAllocator is the allocator of GPU memory; empty means TensorFlow's default. "BFC" is
+	// TensorFlow's own, and returns no memory to the GPU (allocator_type). "cuda_malloc_async"
+	// needs CUDA 11.2 (use_cuda_malloc_async). It has no limit, so it excludes MemoryFraction and
+	// VirtualGPUs. The variable TF_GPU_ALLOCATOR overrides the option (gpu_process_state.cc).
 	GPUAllocator string `json:",omitzero"`
 	// UnifiedMemory uses memory that CUDA can move to the host
 	// (GPUOptions.Experimental.use_unified_memory). With a MemoryFraction above 1, the pool exceeds
 	// the GPU's memory (gpu_device.cc). It needs BFC and compute capability 6.0.
 	UnifiedMemory bool `json:",omitzero"`
-	// HostMemoryLimit limits the pinned host memory for copies to and from GPUs in MiB; 0 means
-	// TensorFlow's default.
-	HostMemoryLimit int `json:",omitzero"`
-	// GarbageCollection is "on" or "off": whether BFC returns free regions to CUDA before an
-	// allocation fails, as it does by default (TF_ENABLE_GPU_GARBAGE_COLLECTION, gpu_bfc_allocator.cc).
-	GarbageCollection string `json:",omitzero"`
 
 	// OneDNN is "on" or "off". Empty lets TensorFlow decide by the processor
 	// (TF_ENABLE_ONEDNN_OPTS, port.cc).
 	OneDNN string `json:",omitzero"`
 	// OneDNNSystemAllocator allocates oneDNN's large blocks with malloc, instead of from a pool
 	// that never returns memory (TF_ONEDNN_USE_SYSTEM_ALLOCATOR, onednn_env_vars.cc).
-	// The release profile of session.UseEnvironment adds settings that make this fast.
 	OneDNNSystemAllocator bool `json:",omitzero"`
-	// OneDNNPoolLimit is the maximum size of oneDNN's pool in bytes; 0 means the machine's memory.
-	// A step that needs more fails (TF_MKL_ALLOC_MAX_BYTES, mkl_cpu_allocator.h).
-	OneDNNPoolLimit int64 `json:",omitzero"`
 	// OneDNNMath is the type in which oneDNN multiplies and convolves float32 values: empty for
 	// float32, or "bfloat16", which rounds factors (TF_SET_ONEDNN_FPMATH_MODE=BF16, the only value
 	// in mkl_util.h). Precision, in contrast, rewrites the graph.
@@ -135,22 +119,19 @@ const (
 // aggressive enables a pass that relies on assumptions about the graph that may not hold.
 const aggressive = "aggressive"
 
-// Grappler enables or disables single passes of graph rewriting (RewriterConfig) with "on", "off", or
-// "aggressive", which makes assumptions that may not hold, such as that fed values have the shape of
-// their placeholder (rewriter_config.proto).
+// Grappler enables or disables single passes of graph rewriting (RewriterConfig). The values are
+// "on", "off" and "aggressive". An aggressive pass makes assumptions that may not hold, such as that
+// fed values have the shape of their placeholder (rewriter_config.proto).
 type Grappler struct {
-	// These passes are on by default.
 	Layout, ConstantFolding, Shapes, Remapping, CommonSubgraphs, Arithmetic string `json:",omitzero"`
 	Dependencies, Loops, Functions, Implementations, ConditionalCode        string `json:",omitzero"`
-	// These passes are off by default.
-	DebugStripper, ScopedAllocator, PinToHost string `json:",omitzero"`
 	// PruningOff keeps operations whose results are not used (disable_model_pruning).
 	PruningOff bool `json:",omitzero"`
 }
 
 // SingleThreaded is an Executor. It runs all operations in sequence in the calling thread. It cannot
-// run Switch and Merge, the control flow of TensorFlow 1, so TensorFlow keeps loops as functions, whose
-// operations may round differently (session.Rounding).
+// run Switch and Merge, the control flow of TensorFlow 1, so TensorFlow keeps loops as functions.
+// Operations in these functions may round differently.
 const SingleThreaded = "SINGLE_THREADED_EXECUTOR"
 
 // Precision is a rewriting of graphs to 16-bit types. Empty means no rewriting.
@@ -190,12 +171,12 @@ func (o Options) settings(fields ...string) (list []string) {
 	return list
 }
 
-// ForGPU returns the options for GPUs that are set, with their values, such as "Options.VisibleGPUs [0]":
-// those that require a GPU, and those that have no effect without one, so that one Options fits all
-// machines.
+// ForGPU returns the options for GPUs that are set, with their values, such as "Options.VisibleGPUs [0]".
+// Options in required need a GPU. Options in ignored have no effect without one, so the same Options also
+// work on machines without GPUs.
 func (o Options) ForGPU() (required, ignored []string) {
 	return o.settings("VisibleGPUs", "VirtualGPUs", "GPUAllocator"),
-		o.settings("MemoryGrowth", "MemoryFraction", "UnifiedMemory", "HostMemoryLimit", "GarbageCollection")
+		o.settings("MemoryGrowth", "MemoryFraction", "UnifiedMemory")
 }
 
 // ConfigProto returns the options as a serialized tensorflow.ConfigProto. It does not include the
@@ -232,8 +213,8 @@ func (o Options) graph() *pb.GraphOptions {
 		graph.OptimizerOptions = &pb.OptimizerOptions{GlobalJitLevel: pb.OptimizerOptions_ON_2, CpuGlobalJit: true}
 	}
 	rewrite := &pb.RewriterConfig{DisableMetaOptimizer: o.GrapplerOff, DisableModelPruning: o.Grappler.PruningOff}
-	for _, r := range o.Grappler.switches() {
-		*r.field(rewrite) = toggles[r.position]
+	for _, r := range o.Grappler.switches(rewrite) {
+		*r.toggle = toggles[r.position]
 	}
 	switch o.Precision {
 	case BFloat16:
@@ -269,35 +250,34 @@ var toggles = map[string]pb.RewriterConfig_Toggle{
 	on: pb.RewriterConfig_ON, off: pb.RewriterConfig_OFF, aggressive: pb.RewriterConfig_AGGRESSIVE,
 }
 
+// rewriting is a pass of graph rewriting that is set, with its field in a configuration.
 type rewriting struct {
 	name     string
 	position string
-	field    func(*pb.RewriterConfig) *pb.RewriterConfig_Toggle
+	toggle   *pb.RewriterConfig_Toggle
 }
 
-func (g Grappler) switches() []rewriting {
+// switches returns the passes that are set.
+func (g Grappler) switches(c *pb.RewriterConfig) []rewriting {
 	all := []rewriting{
-		{"Layout", g.Layout, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.LayoutOptimizer }},
-		{"ConstantFolding", g.ConstantFolding, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ConstantFolding }},
-		{"Shapes", g.Shapes, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ShapeOptimization }},
-		{"Remapping", g.Remapping, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.Remapping }},
-		{"CommonSubgraphs", g.CommonSubgraphs, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.CommonSubgraphElimination }},
-		{"Arithmetic", g.Arithmetic, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ArithmeticOptimization }},
-		{"Dependencies", g.Dependencies, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.DependencyOptimization }},
-		{"Loops", g.Loops, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.LoopOptimization }},
-		{"Functions", g.Functions, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.FunctionOptimization }},
-		{"Implementations", g.Implementations, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ImplementationSelector }},
-		{"ConditionalCode", g.ConditionalCode, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ExperimentalConditionalCodeMotion }},
-		{"DebugStripper", g.DebugStripper, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.DebugStripper }},
-		{"ScopedAllocator", g.ScopedAllocator, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.ScopedAllocatorOptimization }},
-		{"PinToHost", g.PinToHost, func(c *pb.RewriterConfig) *pb.RewriterConfig_Toggle { return &c.PinToHostOptimization }},
+		{"Layout", g.Layout, &c.LayoutOptimizer},
+		{"ConstantFolding", g.ConstantFolding, &c.ConstantFolding},
+		{"Shapes", g.Shapes, &c.ShapeOptimization},
+		{"Remapping", g.Remapping, &c.Remapping},
+		{"CommonSubgraphs", g.CommonSubgraphs, &c.CommonSubgraphElimination},
+		{"Arithmetic", g.Arithmetic, &c.ArithmeticOptimization},
+		{"Dependencies", g.Dependencies, &c.DependencyOptimization},
+		{"Loops", g.Loops, &c.LoopOptimization},
+		{"Functions", g.Functions, &c.FunctionOptimization},
+		{"Implementations", g.Implementations, &c.ImplementationSelector},
+		{"ConditionalCode", g.ConditionalCode, &c.ExperimentalConditionalCodeMotion},
 	}
 	return slices.DeleteFunc(all, func(r rewriting) bool { return r.position == "" })
 }
 
 // setting returns the first switch that is set, with its value, or "".
 func (g Grappler) setting() string {
-	for _, r := range g.switches() {
+	for _, r := range g.switches(&pb.RewriterConfig{}) {
 		return fmt.Sprintf("Options.Grappler.%s %s", r.name, r.position)
 	}
 	return when(g.PruningOff, "Options.Grappler.PruningOff true")
@@ -327,11 +307,6 @@ func (o Options) gpu() *pb.GPUOptions {
 		}
 		experimental.VirtualDevices = append(experimental.VirtualDevices, devices)
 	}
-	if o.HostMemoryLimit > 0 {
-		// The generated Go types, which are those of TensorFlow 2.9, lack gpu_host_mem_limit_in_mb.
-		wire := protowire.AppendTag(nil, 13, protowire.Fixed32Type)
-		experimental.ProtoReflect().SetUnknown(protowire.AppendFixed32(wire, math.Float32bits(float32(o.HostMemoryLimit))))
-	}
 	if proto.Size(experimental) > 0 {
 		gpu.Experimental = experimental
 	}
@@ -350,7 +325,6 @@ func (o Options) valid() error {
 		among("MemoryOptimization", o.MemoryOptimization,
 			"none", "manual", "swapping", "recomputation", "scheduling", "heuristics"),
 		among("GPUAllocator", o.GPUAllocator, bfc, cudaMallocAsync),
-		among("GarbageCollection", o.GarbageCollection, on, off),
 		among("OneDNN", o.OneDNN, on, off),
 		among("OneDNNMath", o.OneDNNMath, "bfloat16"),
 		among("LogLevel", o.LogLevel, logLevels...),
@@ -359,31 +333,25 @@ func (o Options) valid() error {
 			return err
 		}
 	}
-	for _, r := range o.Grappler.switches() {
+	for _, r := range o.Grappler.switches(&pb.RewriterConfig{}) {
 		if err := among("Grappler."+r.name, r.position, on, off, aggressive); err != nil {
 			return err
 		}
 	}
-	fraction, most := "a number above 0 and up to 1, or 0 for TensorFlow's default", 1.0
-	if o.UnifiedMemory {
-		fraction, most = "a number above 0, or 0 for TensorFlow's default", math.MaxFloat64
-	}
-	threads := fmt.Sprintf("0 (one per core) to %d", maxThreads)
-	for _, n := range []struct {
-		field      string
-		value, max float64
-		expected   string
-	}{
-		{"IntraThreads", float64(o.IntraThreads), maxThreads, threads},
-		{"InterThreads", float64(o.InterThreads), maxThreads, threads},
-		{"XLAMinCluster", float64(o.XLAMinCluster), math.MaxInt64, "0 (TensorFlow's default) or more operations"},
-		{"MemoryFraction", o.MemoryFraction, most, fraction},
-		{"HostMemoryLimit", float64(o.HostMemoryLimit), math.MaxInt64, "0 (TensorFlow's default) or more MiB"},
-		{"OneDNNPoolLimit", float64(o.OneDNNPoolLimit), math.MaxInt64, "0 (the machine's memory) or more bytes"},
-	} {
-		if !(n.value >= 0 && n.value <= n.max) { // NaN is invalid too
-			return refused(n.field, reflect.ValueOf(o).FieldByName(n.field).Interface(), n.expected)
+	for _, threads := range []struct {
+		field string
+		value int
+	}{{"IntraThreads", o.IntraThreads}, {"InterThreads", o.InterThreads}} {
+		if threads.value < 0 || threads.value > maxThreads {
+			return refused(threads.field, threads.value, fmt.Sprintf("0 (one per core) to %d", maxThreads))
 		}
+	}
+	expected, most := "a number above 0 and up to 1, or 0 for TensorFlow's default", 1.0
+	if o.UnifiedMemory {
+		expected, most = "a number above 0, or 0 for TensorFlow's default", math.MaxFloat64
+	}
+	if !(o.MemoryFraction >= 0 && o.MemoryFraction <= most) { // NaN is invalid too
+		return refused("MemoryFraction", o.MemoryFraction, expected)
 	}
 	for i, gpu := range o.VisibleGPUs {
 		switch {

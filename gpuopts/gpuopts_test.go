@@ -37,9 +37,6 @@ var configs = map[string]gpuopts.Options{
 	"functions":            {Grappler: gpuopts.Grappler{Functions: "off"}},
 	"implementations":      {Grappler: gpuopts.Grappler{Implementations: "off"}},
 	"conditional code":     {Grappler: gpuopts.Grappler{ConditionalCode: "off"}},
-	"debug stripper":       {Grappler: gpuopts.Grappler{DebugStripper: "on"}},
-	"scoped allocator":     {Grappler: gpuopts.Grappler{ScopedAllocator: "on"}},
-	"pin to host":          {Grappler: gpuopts.Grappler{PinToHost: "on"}},
 	"pruning off":          {Grappler: gpuopts.Grappler{PruningOff: true}},
 	"memory none":          {MemoryOptimization: "none"},
 	"memory manual":        {MemoryOptimization: "manual"},
@@ -62,14 +59,13 @@ var configs = map[string]gpuopts.Options{
 	"cuda malloc async":    {GPUAllocator: "cuda_malloc_async"},
 	"unified memory":       {UnifiedMemory: true},
 	"more than the GPU":    {MemoryFraction: 1.5, UnifiedMemory: true},
-	"host limit":           {HostMemoryLimit: 256},
 	"virtual":              {VirtualGPUs: [][]int{{1024, 512}, {}}},
 	"all": {
 		IntraThreads: 2, InterThreads: 1, PerSessionThreads: true, Executor: gpuopts.SingleThreaded,
 		MemoryOptimization: "none", Precision: gpuopts.BFloat16, XLA: "on-2",
 		Grappler:     gpuopts.Grappler{Layout: "on", Loops: "off", ConditionalCode: "off", PruningOff: true},
 		MemoryGrowth: true, VisibleGPUs: []int{0}, VirtualGPUs: [][]int{{2048}},
-		GPUAllocator: "BFC", UnifiedMemory: true, HostMemoryLimit: 100,
+		GPUAllocator: "BFC", UnifiedMemory: true,
 	},
 }
 
@@ -115,7 +111,8 @@ func TestEveryOptionHasACase(t *testing.T) {
 		}
 	}
 	// Each of these options occurs in several cases.
-	for _, option := range []string{"Executor", "MemoryGrowth", "HostMemoryLimit", "PerSessionThreads", "Grappler.Layout", "Grappler.PruningOff", "OneDNNMath", "Deterministic", "XLAMinCluster"} {
+	for _, option := range []string{"Executor", "MemoryGrowth", "PerSessionThreads", "Grappler.Layout",
+		"Grappler.PruningOff", "OneDNNMath", "Deterministic"} {
 		assert.True(t, lacking[option], "%s: nothing fails without its case", option)
 	}
 }
@@ -194,23 +191,25 @@ func TestConfigProtoRefuses(t *testing.T) {
 		{gpuopts.Options{InterThreads: -1}, "Options.InterThreads -1: expected 0 (one per core) to 1024"},
 		{gpuopts.Options{Executor: "FAST"}, `Options.Executor FAST: expected one of ["SINGLE_THREADED_EXECUTOR"]`},
 		{gpuopts.Options{XLA: "on"}, `Options.XLA on: expected one of ["off" "on-1" "on-2"]`},
-		{gpuopts.Options{XLAMinCluster: -1}, "Options.XLAMinCluster -1: expected 0 (TensorFlow's default) or more operations"},
 		{gpuopts.Options{Precision: "float8"}, `Options.Precision float8: expected one of ["bfloat16" "float16" "float16-cpu" "float16-gpu"]`},
 		{gpuopts.Options{MemoryOptimization: "most"}, `Options.MemoryOptimization most: expected one of ["none" "manual" "swapping" "recomputation" "scheduling" "heuristics"]`},
 		{gpuopts.Options{Grappler: gpuopts.Grappler{Loops: "yes"}}, `Options.Grappler.Loops yes: expected one of ["on" "off" "aggressive"]`},
-		{gpuopts.Options{MemoryFraction: -0.1}, "Options.MemoryFraction -0.1: expected a number above 0 and up to 1, or 0 for TensorFlow's default"},
-		{gpuopts.Options{MemoryFraction: 1.1}, "Options.MemoryFraction 1.1: expected a number above 0 and up to 1, or 0 for TensorFlow's default"},
-		{gpuopts.Options{MemoryFraction: math.NaN()}, "Options.MemoryFraction NaN: expected a number above 0 and up to 1, or 0 for TensorFlow's default"},
-		{gpuopts.Options{MemoryFraction: math.NaN(), UnifiedMemory: true}, "Options.MemoryFraction NaN: expected a number above 0, or 0 for TensorFlow's default"},
-		{gpuopts.Options{MemoryFraction: math.Inf(1), UnifiedMemory: true}, "Options.MemoryFraction +Inf: expected a number above 0, or 0 for TensorFlow's default"},
-		{gpuopts.Options{MemoryFraction: -1, UnifiedMemory: true}, "Options.MemoryFraction -1: expected a number above 0, or 0 for TensorFlow's default"},
+		{gpuopts.Options{MemoryFraction: -0.1}, "Options.MemoryFraction -0.1: expected a number above 0 and up to 1, or 0 " +
+			"for TensorFlow's default"},
+		{gpuopts.Options{MemoryFraction: 1.1}, "Options.MemoryFraction 1.1: expected a number above 0 and up to 1, or 0 " +
+			"for TensorFlow's default"},
+		{gpuopts.Options{MemoryFraction: math.NaN()}, "Options.MemoryFraction NaN: expected a number above 0 and up to 1, " +
+			"or 0 for TensorFlow's default"},
+		{gpuopts.Options{MemoryFraction: math.NaN(), UnifiedMemory: true},
+			"Options.MemoryFraction NaN: expected a number above 0, or 0 for TensorFlow's default"},
+		{gpuopts.Options{MemoryFraction: math.Inf(1), UnifiedMemory: true},
+			"Options.MemoryFraction +Inf: expected a number above 0, or 0 for TensorFlow's default"},
+		{gpuopts.Options{MemoryFraction: -1, UnifiedMemory: true},
+			"Options.MemoryFraction -1: expected a number above 0, or 0 for TensorFlow's default"},
 		{gpuopts.Options{VisibleGPUs: []int{-1}}, "Options.VisibleGPUs [-1]: expected indices from 0"},
 		{gpuopts.Options{VisibleGPUs: []int{0, 1, 0}}, "Options.VisibleGPUs [0 1 0]: expected each index once"},
 		{gpuopts.Options{GPUAllocator: "malloc"}, `Options.GPUAllocator malloc: expected one of ["BFC" "cuda_malloc_async"]`},
-		{gpuopts.Options{GarbageCollection: "aggressive"}, `Options.GarbageCollection aggressive: expected one of ["on" "off"]`},
-		{gpuopts.Options{HostMemoryLimit: -1}, "Options.HostMemoryLimit -1: expected 0 (TensorFlow's default) or more MiB"},
 		{gpuopts.Options{OneDNN: "no"}, `Options.OneDNN no: expected one of ["on" "off"]`},
-		{gpuopts.Options{OneDNNPoolLimit: -1}, "Options.OneDNNPoolLimit -1: expected 0 (the machine's memory) or more bytes"},
 		{gpuopts.Options{OneDNNMath: "float8"}, `Options.OneDNNMath float8: expected one of ["bfloat16"]`},
 		{gpuopts.Options{LogLevel: "loud"}, `Options.LogLevel loud: expected one of ["info" "warning" "error" "fatal"]`},
 		{gpuopts.Options{VirtualGPUs: [][]int{{0}}}, "Options.VirtualGPUs [[0]]: expected sizes of 1 MiB or more"},
@@ -235,10 +234,11 @@ func TestForGPU(t *testing.T) {
 		{gpuopts.Options{VisibleGPUs: []int{1, 0}}, []string{"Options.VisibleGPUs [1 0]"}, nil},
 		{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"Options.VirtualGPUs [[512]]"}, nil},
 		{gpuopts.Options{GPUAllocator: "BFC"}, []string{"Options.GPUAllocator BFC"}, nil},
-		{gpuopts.Options{MemoryGrowth: true, MemoryFraction: 0.5}, nil, []string{"Options.MemoryGrowth true", "Options.MemoryFraction 0.5"}},
+		{gpuopts.Options{MemoryGrowth: true, MemoryFraction: 0.5}, nil,
+			[]string{"Options.MemoryGrowth true", "Options.MemoryFraction 0.5"}},
 		{
-			gpuopts.Options{UnifiedMemory: true, HostMemoryLimit: 64, GarbageCollection: "off"}, nil,
-			[]string{"Options.UnifiedMemory true", "Options.HostMemoryLimit 64", "Options.GarbageCollection off"},
+			gpuopts.Options{UnifiedMemory: true}, nil,
+			[]string{"Options.UnifiedMemory true"},
 		},
 	} {
 		required, ignored := c.options.ForGPU()

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
@@ -84,11 +83,13 @@ type attribution struct {
 
 // hidden finds objects and heaps that grow inside memory that the process already holds. If their
 // growth alone would be a leak, the verdict becomes inconclusive. A heap varies more than its
-// objects, so the growth of a heap must also exceed 1% of the level, which a flat level may gain.
+// objects, so the growth of a heap must also exceed 1% of the level. A level that grows by less
+// counts as flat.
 func (a attribution) hidden() {
 	v := a.verdict
 	note := ""
-	for _, layer := range []Layer{memlayer.LiveBytes, memlayer.WaitingBytes, memlayer.LiveCount, MallocUsed, memlayer.TFUsed, memlayer.GoLive} {
+	for _, layer := range []Layer{memlayer.LiveBytes, memlayer.WaitingBytes, memlayer.LiveCount, MallocUsed,
+		memlayer.TFUsed, memlayer.GoLive} {
 		t, ok := a.trends[layer]
 		heap := layer == MallocUsed || layer == memlayer.TFUsed || layer == memlayer.GoLive
 		if !ok || t.Slope.Low <= 0 || memlayer.Whole(v.Layer) == layer || heap && v.Layer != Anon && v.Layer != RSS {
@@ -142,11 +143,13 @@ func (a attribution) find() {
 		layer Layer
 		cause string
 	}{
-		{memlayer.WaitingBytes, memlayer.GCLag}, {memlayer.WaitingCount, memlayer.GCLag}, {memlayer.CleanupCount, memlayer.GCLag},
+		{memlayer.WaitingBytes, memlayer.GCLag}, {memlayer.WaitingCount, memlayer.GCLag},
+		{memlayer.CleanupCount, memlayer.GCLag},
 		{memlayer.LiveBytes, memlayer.Unreleased},
 		{live, memlayer.HostHistory},
 		{memlayer.LiveCount, memlayer.Unreleased},
-		{memlayer.GraphOperations, memlayer.RuntimeCache}, {memlayer.Executors, memlayer.RuntimeCache}, {memlayer.TFUsed, memlayer.RuntimeCache},
+		{memlayer.GraphOperations, memlayer.RuntimeCache}, {memlayer.Executors, memlayer.RuntimeCache},
+		{memlayer.TFUsed, memlayer.RuntimeCache},
 		{MallocUsed, memlayer.NativeHeap},
 		{memlayer.GoHeap, memlayer.GoRuntime}, {memlayer.GoTotal, memlayer.GoRuntime},
 	} {
@@ -160,7 +163,8 @@ func (a attribution) find() {
 	case memlayer.Whole(v.Carrier) == memlayer.GoHeap && v.Cause == memlayer.GoRuntime && v.Kind == Leak:
 		// Growth by garbage ends at the next collection.
 		v.Kind, v.More = Inconclusive, whole(v.Per == memlayer.PerMinute, v.To-v.From)
-		v.Reason = "the Go heap grows, but its live part does not: the growth is garbage, or there were too few collections to decide"
+		v.Reason = "the Go heap grows, but its live part does not: the growth is garbage, or there were too few " +
+			"collections to decide"
 	case v.Cause != "":
 	case known && math.Abs(used.Share) < flatShare:
 		v.Cause, v.Carrier = memlayer.Retention, v.Layer
@@ -176,44 +180,15 @@ func (a attribution) find() {
 			v.Cause, v.Carrier = memlayer.Files, carrier
 		}
 	}
-	a.notes()
-}
-
-// notes adds explanations to the verdict.
-func (a attribution) notes() {
-	v := a.verdict
-	if v.Cause == memlayer.Unattributed {
-		var missing []string
-		for _, layer := range []Layer{memlayer.GoHeap, MallocUsed, memlayer.LiveBytes} {
-			if _, ok := a.trends[layer]; !ok {
-				missing = append(missing, string(layer))
-			}
-		}
-		note := "no other sampled layer grows"
-		if len(missing) > 0 {
-			note += "; not sampled: " + strings.Join(missing, ", ")
-		}
-		v.Notes = append(v.Notes, note)
-	}
-	if a.byRise {
-		return
-	}
-	_, counted := a.trends[memlayer.LiveCount] // a growing count would have been the cause
-	if t, ok := a.trends[memlayer.GCCycles]; ok && !counted && t.Slope == (Interval{}) && (v.Cause == memlayer.NativeHeap || v.Cause == memlayer.Unattributed || v.Cause == memlayer.RuntimeCache) {
-		v.Notes = append(v.Notes, "no garbage collection ran in the judged part: native objects that were not closed were not released")
-	}
-	if t, ok := a.trends[memlayer.Threads]; ok && t.Slope.Low > 0 {
-		v.Notes = append(v.Notes, "the number of threads grows, and each has a stack")
-	}
 }
 
 // retained judges the series without malloc's free memory, if that was sampled. glibc's malloc
 // fragments: under TensorFlow without oneDNN, its free memory varies by tens of MiB per step and rises
 // for hundreds of steps although the program holds nothing more.
 //
-// The new verdict replaces an inconclusive one in two cases: both series grow, and so does malloc
-// in use; or the whole series may be flat, the series without free memory does not grow, and
-// neither does malloc in use. Malloc in use is checked because part of the free memory is not
+// The new verdict replaces an inconclusive one in two cases. In the first, both series and malloc
+// in use grow. In the second, the whole series may be flat, and neither the series without free
+// memory nor malloc in use grows. Malloc in use is checked because part of the free memory is not
 // resident after a trim.
 func (s *Series) retained(v Verdict, c Criteria) Verdict {
 	if v.Layer != Anon && v.Layer != RSS || v.NoiseFloor == 0 {
@@ -244,7 +219,8 @@ func (s *Series) retained(v Verdict, c Criteria) Verdict {
 		return v
 	}
 	w.Net = v.Net
-	w.Notes = append(w.Notes, fmt.Sprintf("malloc's free memory is excluded; including it, the slope is %s", v.rate(v.Layer, v.Slope)))
+	w.Notes = append(w.Notes, fmt.Sprintf("malloc's free memory is excluded; including it, the slope is %s",
+		v.rate(v.Layer, v.Slope)))
 	return w
 }
 

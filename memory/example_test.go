@@ -1,7 +1,6 @@
 package memory_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -17,16 +16,6 @@ func ExampleRead() {
 	}
 	fmt.Println("resident:", usage.RSS.OK && usage.RSS.Bytes > 0)
 	// Output: resident: true
-}
-
-func ExampleWatch() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	w := memory.Watch(ctx, memory.Options{Every: time.Second})
-	// ... the program's work ...
-	w.Stop()
-	fmt.Println(w.Verdict().Kind) // there are too few samples
-	// Output: inconclusive
 }
 
 func ExampleSeries_Judge() {

@@ -15,10 +15,10 @@ import (
 // Judge returns the verdict on the series. It takes some milliseconds per layer that changes, for a
 // series of any length.
 //
-// Judge first cuts off the warm-up, such as a step or a curve that levels off, which the choice of a
-// model by AICc reveals. It then estimates the slope of the rest by Theil and Sen, with an interval
-// from a moving-block bootstrap. The interval is widened by the quantum, the smallest difference of
-// two samples, divided by the length of the judged part.
+// Judge first cuts off the warm-up, such as a step or a curve that levels off. It finds the warm-up
+// by choosing a model with AICc. It then estimates the slope of the rest by Theil and Sen, with an
+// interval from a moving-block bootstrap. The interval is widened by the quantum, the smallest
+// difference of two samples, divided by the length of the judged part.
 //
 // A verdict of Leak needs a lower bound above the budget, a last third that is not less steep, and no
 // better explanation by a saturating curve or a few step changes. A late rise is inconclusive. Two other
@@ -107,8 +107,8 @@ func quantum(y []float64) float64 {
 // pageSize is the page size of most machines in bytes.
 const pageSize = 4096
 
-// grain returns the amount by which rounding can move a value: the quantum, but at most a page,
-// since the smallest difference of a series without noise may be a real change.
+// grain returns the amount by which rounding can move a value. It is the quantum, but at most a
+// page, since the quantum of a series without noise may be a real change.
 func (c Criteria) grain(y []float64) float64 {
 	grain := 1.0
 	if memlayer.InBytes(c.Layer) {
@@ -162,9 +162,7 @@ func (t *trial) cutWarmUp() {
 			from = t.edge(from, best.change)
 		}
 		if len(t.x)-from < fewTail || t.end()-t.x[min(from, len(t.x)-1)] < least*t.total() {
-			// A step change with a slope counts as a step change if the slope adds less than the
-			// step.
-			t.late = best.model == stepModel || best.model == stepLinearModel && math.Abs(best.change) > math.Abs(best.slope)*t.span()/2
+			t.late = best.model == stepModel
 			return
 		}
 		if t.cuts == 0 {
@@ -271,7 +269,7 @@ func (t *trial) measured(f trend, noise float64) {
 }
 
 func (t *trial) judgeSawtooth(s sawtooth) {
-	f := s.trend(t.x[t.from:], t.y[t.from:], t.quantum, t.Confidence, t.Seed)
+	f := s.trend(t.x[t.from:], t.y[t.from:])
 	if t.from > 0 {
 		t.cuts = 1
 	}
@@ -325,7 +323,8 @@ func (t *trial) judgeTail() {
 	switch {
 	case t.late && step.change > 0 && !t.grewBefore() && !t.within(step.at, step.change):
 		v.Jumps = append(v.Jumps, Change{At: step.at, Amount: Bytes(step.change)})
-		t.inconclusive(t.total()/2, "the level changed by %s near the end, too late to decide whether the growth continues", memlayer.Amount(v.Layer, step.change))
+		t.inconclusive(t.total()/2, "the level changed by %s near the end, too late to decide whether the growth continues",
+			memlayer.Amount(v.Layer, step.change))
 	case t.Budget > 0 && v.Slope.High <= tolerance:
 		t.settle(noise)
 	case levelsOff:
@@ -364,8 +363,8 @@ func (t *trial) unexplained() bool {
 	return t.result.Slope.Low-max(rest, 0)/t.span() > float64(t.Budget)
 }
 
-// within reports whether a change at a step or minute is smaller than the growth that the budget
-// allows since then. A leak above the budget would have added more.
+// within reports whether a change at position at, a step or a minute, is smaller than the growth that the
+// budget allows from there to the end. A leak above the budget would have added more than that.
 func (t *trial) within(at, change float64) bool {
 	return math.Abs(change) < float64(t.Budget)*(t.end()-at)
 }

@@ -9,15 +9,15 @@
 // [Verdict]: leak, plateau, jump, flat, sawtooth, or inconclusive with the number of steps that would
 // decide.
 //
-// [Watch] samples in the background, [RequireFlat] judges a test, and [Read] is a single cheap reading
-// of this process.
+// [RequireFlat] judges a test, and [Read] is a single cheap reading of this process.
 package memory
 
 import (
 	"errors"
 	"sync/atomic"
 
-	"steadyfit/internal/procfile"
+	"steadyfit/internal/cgroup"
+	"steadyfit/internal/texts"
 )
 
 // ErrUnavailable means that the system does not report the memory of a process, for example because /proc
@@ -60,7 +60,7 @@ func Read() (Usage, error) {
 			p = self.Load()
 		}
 	}
-	var buffer [procfile.Size]byte
+	var buffer [cgroup.FileSize]byte
 	s, err := p.usage(buffer[:])
 	if s.Peak.OK {
 		s.Peak.Bytes = max(s.Peak.Bytes, Bytes(highest.Load()))
@@ -73,6 +73,20 @@ type status struct {
 	Usage
 	shared, swap, threads Reading
 }
+
+// Bytes is a number of bytes.
+type Bytes int64
+
+// Units in powers of 1024.
+const (
+	KiB Bytes = 1 << 10
+	MiB Bytes = 1 << 20
+	GiB Bytes = 1 << 30
+)
+
+// String formats the size with one decimal in the largest unit that fits: "512 B", "1.2 GiB",
+// "-3.0 KiB".
+func (b Bytes) String() string { return texts.FormatBytes(int64(b)) }
 
 // Reading is an amount that may be unknown, as in the zero value. Bytes holds a count or nanoseconds
 // for layers in these units.

@@ -31,7 +31,8 @@ const (
 var shapes = []struct {
 	model      modelName
 	parameters float64
-}{{constantModel, 2}, {linearModel, 3}, {saturatingModel, 4}, {quadraticModel, 4}, {saturatingLinearModel, 5}, {stepModel, 6}, {stepLinearModel, 7}}
+}{{constantModel, 2}, {linearModel, 3}, {saturatingModel, 4}, {quadraticModel, 4}, {saturatingLinearModel, 5},
+	{stepModel, 6}, {stepLinearModel, 7}}
 
 func (m modelName) saturates() bool { return m == saturatingModel || m == saturatingLinearModel }
 func (m modelName) steps() bool     { return m == stepModel || m == stepLinearModel }
@@ -203,7 +204,7 @@ func (m *models) closest() fitted {
 // (Hurvich & Tsai 1989; Burnham & Anderson 2002). It chooses the simplest model whose score exceeds
 // the lowest score by at most the constant evidence. Three rules prevent overconfidence:
 //
-//   - Outliers of the closest model are left out.
+//   - Single outliers are replaced.
 //   - n points with correlated noise count as n(1-r)/(1+r), where r is the correlation of neighbours.
 //   - The variance is at least that of rounding to the quantum.
 func choose(x, y []float64, quantum float64) models {
@@ -212,12 +213,6 @@ func choose(x, y []float64, quantum float64) models {
 	m := fitAll(x, y)
 	r := make([]float64, len(x))
 	residuals(m.closest(), x, y, r)
-	if kx, ky := trimmed(x, y, r); len(kx) < len(x) {
-		x, y = kx, ky
-		m = fitAll(x, y)
-		r = r[:len(x)]
-		residuals(m.closest(), x, y, r)
-	}
 	n := m.n
 	floor := quantum * quantum / 12
 	points := n
@@ -239,29 +234,6 @@ func choose(x, y []float64, quantum float64) models {
 		}
 	}
 	return m
-}
-
-// trimmed leaves out points whose residual exceeds four standard deviations. It keeps more than
-// three such points in a row, and such points at the ends, since they are a feature of the series.
-func trimmed(x, y, r []float64) (kx, ky []float64) {
-	const longest = 3
-	n := len(r)
-	size := make([]float64, n)
-	for i := range r {
-		size[i] = math.Abs(r[i])
-	}
-	limit := 4 * 1.4826 * stats.Median(size)
-	for i := 0; i < n; {
-		run := 0
-		for i+run < n && size[i+run] > limit {
-			run++
-		}
-		if run == 0 || run > longest || i == 0 || i+run == n && run == longest {
-			kx, ky = append(kx, x[i:i+max(run, 1)]...), append(ky, y[i:i+max(run, 1)]...)
-		}
-		i += max(run, 1)
-	}
-	return kx, ky
 }
 
 // withoutOutliers replaces a value that differs from both neighbours by more than four standard

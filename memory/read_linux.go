@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"steadyfit/internal/cgroup"
-	"steadyfit/internal/procfile"
 )
 
 // unreadable converts an error of reading /proc to os.ErrProcessDone or ErrUnavailable.
@@ -24,15 +23,16 @@ func unreadable(err error) error {
 // parseStatus parses /proc/PID/status, whose kB are 1024 bytes. The file of a process that has ended
 // has the state of the process, but no amounts of memory.
 func parseStatus(text []byte) (status, error) {
-	kB := func(name string) Reading { return kilobytes(procfile.Line(text, name)) }
+	kB := func(name string) Reading { return kilobytes(cgroup.Line(text, name)) }
 	s := status{
 		Usage:  Usage{RSS: kB("VmRSS:"), Anon: kB("RssAnon:"), File: kB("RssFile:"), Peak: kB("VmHWM:")},
-		shared: kB("RssShmem:"), swap: kB("VmSwap:"), threads: amount(procfile.Number(bytes.TrimSpace(procfile.Line(text, "Threads:")))),
+		shared: kB("RssShmem:"), swap: kB("VmSwap:"), threads: amount(cgroup.Number(bytes.TrimSpace(cgroup.Line(text,
+			"Threads:")))),
 	}
 	switch {
 	case s.Usage != (Usage{}):
 		return s, nil
-	case len(procfile.Line(text, "State:")) > 0:
+	case len(cgroup.Line(text, "State:")) > 0:
 		return s, os.ErrProcessDone
 	}
 	return s, fmt.Errorf("%w: the status of the process contains no memory amounts", ErrUnavailable)
@@ -43,7 +43,7 @@ func kilobytes(text []byte) Reading {
 	if !ok {
 		return Reading{}
 	}
-	r := amount(procfile.Number(text))
+	r := amount(cgroup.Number(text))
 	r.Bytes *= KiB
 	return r
 }
@@ -74,7 +74,7 @@ func (p *process) open(pid int) (err error) {
 }
 
 func (p *process) usage(buffer []byte) (status, error) {
-	text, err := procfile.Read(p.status, buffer)
+	text, err := cgroup.ReadFile(p.status, buffer)
 	if err != nil {
 		return status{}, unreadable(err)
 	}
@@ -94,40 +94,3 @@ func (p *process) resetPeak() error {
 }
 
 func (p *process) close() error { return p.status.Close() }
-
-// group holds the open files of control groups: the usage of the process's group, and the limits of
-// the group and its parents.
-type group struct {
-	used   *os.File
-	limits []*os.File
-	buffer [64]byte
-}
-
-func (g *group) open(pid int) {
-	c := cgroup.Find(os.DirFS("/"), folder(pid), "memory")
-	used, limit, _ := c.MemoryFiles()
-	for _, dir := range c.Dirs {
-		if g.used == nil {
-			g.used, _ = os.Open(dir + "/" + used)
-		}
-		if file, err := os.Open(dir + "/" + limit); err == nil {
-			g.limits = append(g.limits, file)
-		}
-	}
-}
-
-func (g *group) read() (used, limit Reading) {
-	for _, file := range g.limits {
-		// Version 1 represents "no limit" by the largest number of whole pages.
-		if l := amount(procfile.Amount(file, g.buffer[:])); l.OK && l.Bytes < 1<<62 && (!limit.OK || l.Bytes < limit.Bytes) {
-			limit = l
-		}
-	}
-	return amount(procfile.Amount(g.used, g.buffer[:])), limit
-}
-
-func (g *group) close() {
-	for _, file := range append(g.limits, g.used) {
-		file.Close()
-	}
-}

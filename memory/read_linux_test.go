@@ -3,15 +3,14 @@ package memory
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/cgroup"
 	"steadyfit/internal/memlayer"
-	"steadyfit/internal/procfile"
 )
 
 func TestRead(t *testing.T) {
@@ -69,7 +68,8 @@ func TestReadHardlyAllocates(t *testing.T) {
 }
 
 func TestParseStatus(t *testing.T) {
-	s, err := parseStatus([]byte("Name:\tx\nState:\tR (running)\nVmHWM:\t    1700 kB\nVmRSS:\t    1696 kB\nRssAnon:\t     112 kB\nRssFile:\t    1584 kB\nRssShmem:\t       8 kB\nVmSwap:\t       0 kB\nThreads:\t7\n"))
+	s, err := parseStatus([]byte("Name:\tx\nState:\tR (running)\nVmHWM:\t    1700 kB\nVmRSS:\t    1696 kB\nRssAnon:\t  " +
+		"   112 kB\nRssFile:\t    1584 kB\nRssShmem:\t       8 kB\nVmSwap:\t       0 kB\nThreads:\t7\n"))
 	require.NoError(t, err)
 	require.Equal(t, status{
 		Usage:  Usage{RSS: Known(1696 * KiB), Anon: Known(112 * KiB), File: Known(1584 * KiB), Peak: Known(1700 * KiB)},
@@ -148,7 +148,8 @@ func TestResetPeak(t *testing.T) {
 	s, err := NewSampler(0)
 	require.NoError(t, err)
 	defer s.Close()
-	block, err := syscall.Mmap(-1, 0, int(64*MiB), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	block, err := syscall.Mmap(-1, 0, int(64*MiB), syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	require.NoError(t, err)
 	for i := 0; i < len(block); i += page {
 		block[i] = 1
@@ -167,35 +168,13 @@ func TestResetPeak(t *testing.T) {
 	require.Less(t, after.Get(memlayer.Peak).Bytes, before.Get(memlayer.Peak).Bytes-32*MiB)
 }
 
-func TestGroupWithoutLimitIsUnknown(t *testing.T) {
-	dir := t.TempDir()
-	open := func(text string) *os.File {
-		path := filepath.Join(dir, "limit")
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		file, err := os.Open(path)
-		require.NoError(t, err)
-		require.NoError(t, os.Remove(path))
-		return file
-	}
-	g := group{used: open("4096\n"), limits: []*os.File{open("max\n"), open("9223372036854771712\n")}}
-	used, limit := g.read()
-	require.Equal(t, Known(4096), used)
-	require.Equal(t, Reading{}, limit)
-	g.limits = append(g.limits, open("8192\n"), open("16384\n"))
-	_, limit = g.read()
-	require.Equal(t, Known(8192), limit, "the smallest limit counts")
-	g.close()
-	used, limit = g.read()
-	require.False(t, used.OK || limit.OK)
-}
-
 func readPID(pid int) (Usage, error) {
 	var p process
 	if err := p.open(pid); err != nil {
 		return Usage{}, err
 	}
 	defer p.close()
-	s, err := p.usage(make([]byte, procfile.Size))
+	s, err := p.usage(make([]byte, cgroup.FileSize))
 	return s.Usage, err
 }
 

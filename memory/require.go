@@ -51,7 +51,8 @@ func report(t testingT, v Verdict, err error, budget Bytes) {
 	case v.Kind == Leak:
 		t.Errorf("memory is not flat: %v; the budget is %v/step", v, budget)
 	case v.Kind == Inconclusive:
-		t.Errorf("after %.0f steps, it is undecided whether memory grows by more than %v/step; about %.0f steps would decide: %v", v.To, budget, v.To+v.More, v)
+		t.Errorf("after %.0f steps, it is undecided whether memory grows by more than %v/step; about %.0f steps would "+
+			"decide: %v", v.To, budget, v.To+v.More, v)
 	default:
 		t.Logf("memory: %v", v)
 		return

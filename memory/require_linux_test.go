@@ -24,7 +24,8 @@ func (r *recorder) FailNow() { r.failed = true }
 // take maps and touches memory outside the Go runtime.
 func take(t *testing.T, size Bytes) []byte {
 	t.Helper()
-	block, err := syscall.Mmap(-1, 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	block, err := syscall.Mmap(-1, 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	require.NoError(t, err)
 	for i := 0; i < len(block); i += page {
 		block[i] = 1

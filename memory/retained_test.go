@@ -47,7 +47,8 @@ func TestFragmentationIsLeftOut(t *testing.T) {
 func TestFragmentationHidesNoObjects(t *testing.T) {
 	noise := newMaker(1, 200).noise("gaussian", 200, 20*mib)
 	layers := map[Layer]func(int) float64{
-		MallocUsed: func(int) float64 { return 800 * mib }, MallocFree: func(i int) float64 { return 80*mib + math.Abs(noise[i]) },
+		MallocUsed:         func(int) float64 { return 800 * mib },
+		MallocFree:         func(i int) float64 { return 80*mib + math.Abs(noise[i]) },
 		memlayer.LiveBytes: func(i int) float64 { return 4 * mib * float64(i) },
 	}
 	layers[Anon] = func(i int) float64 { return 60*mib + layers[MallocUsed](i) + layers[MallocFree](i) }

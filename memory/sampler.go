@@ -6,8 +6,8 @@ import (
 	"runtime/metrics"
 	"time"
 
+	"steadyfit/internal/cgroup"
 	"steadyfit/internal/memlayer"
-	"steadyfit/internal/procfile"
 )
 
 // Source adds layers to each sample, such as allocator statistics, counts of live objects or GPU
@@ -20,8 +20,7 @@ type Source func(add func(Layer, Reading))
 type Sampler struct {
 	sources []Source
 	process process
-	group   group
-	buffer  [procfile.Size]byte
+	buffer  [cgroup.FileSize]byte
 	// metrics is empty for another process.
 	metrics []metrics.Sample
 
@@ -45,7 +44,6 @@ func NewSampler(pid int, sources ...Source) (*Sampler, error) {
 	if err := s.process.open(pid); err != nil {
 		return nil, err
 	}
-	s.group.open(pid)
 	if pid == 0 {
 		for _, m := range goMetrics {
 			s.metrics = append(s.metrics, metrics.Sample{Name: m.name})
@@ -69,9 +67,6 @@ func (s *Sampler) Sample(step int, into *Sample) error {
 	s.set(memlayer.Swap, u.swap)
 	s.set(memlayer.Peak, u.Peak)
 	s.set(memlayer.Threads, u.threads)
-	used, limit := s.group.read()
-	s.set(memlayer.CgroupUsed, used)
-	s.set(memlayer.CgroupLimit, limit)
 	s.goRuntime()
 	for _, source := range s.sources {
 		source(s.add)
@@ -103,7 +98,6 @@ func (s *Sampler) ResetPeak() error { return s.process.resetPeak() }
 
 // Close closes the files. Do not call Sample afterwards.
 func (s *Sampler) Close() error {
-	s.group.close()
 	if err := s.process.close(); err != nil {
 		return fmt.Errorf("memory sampler: %w", err)
 	}

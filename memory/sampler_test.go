@@ -23,7 +23,8 @@ func TestSample(t *testing.T) {
 	require.NoError(t, s.Sample(10, &sample))
 	require.Equal(t, 10, sample.Step)
 	require.False(t, sample.At.IsZero())
-	for _, layer := range []Layer{RSS, memlayer.GoHeap, memlayer.GoLive, memlayer.GoTotal, memlayer.CleanupCount, memlayer.Goroutines, memlayer.GCCycles} {
+	for _, layer := range []Layer{RSS, memlayer.GoHeap, memlayer.GoLive, memlayer.GoTotal, memlayer.CleanupCount,
+		memlayer.Goroutines, memlayer.GCCycles} {
 		require.True(t, sample.Get(layer).OK, layer)
 	}
 	require.Greater(t, sample.Get(memlayer.GoHeap).Bytes, Bytes(0))

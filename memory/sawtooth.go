@@ -52,7 +52,8 @@ func findSawtooth(x, y []float64) (sawtooth, bool) {
 		return sawtooth{}, false
 	}
 	rise := stats.Median(c.rises)
-	return sawtooth{falls: c.falls, depth: stats.Median(c.depths)}, rise >= riseLength && rise >= riseLength*stats.Median(c.lengths)
+	return sawtooth{falls: c.falls, depth: stats.Median(c.depths)}, rise >= riseLength &&
+		rise >= riseLength*stats.Median(c.lengths)
 }
 
 // turns are the rises and falls of a series.
@@ -115,9 +116,9 @@ func (c *turns) steepest(from, to int, sign float64) (at int, change float64) {
 	return at, change
 }
 
-// trend estimates the slope from the means between falls. With few falls, the uncertainty is at least
-// the depth of a fall divided by the distance of the first and last fall.
-func (s sawtooth) trend(x, y []float64, grain, confidence float64, seed uint64) trend {
+// trend estimates the slope from the means between falls. The uncertainty is the depth of a fall divided by
+// the distance of the first and last mean.
+func (s sawtooth) trend(x, y []float64) trend {
 	var tx, ty []float64
 	for k := 1; k < len(s.falls); k++ {
 		from, to := s.falls[k-1], s.falls[k]
@@ -130,13 +131,6 @@ func (s sawtooth) trend(x, y []float64, grain, confidence float64, seed uint64) 
 	}
 	last := len(tx) - 1
 	span := tx[last] - tx[0]
-	if len(tx) >= 8 {
-		t := estimate(tx, ty, grain, confidence, seed)
-		// The position of the samples between two falls shifts the mean.
-		perFall := float64(s.falls[len(s.falls)-1]-s.falls[0]) / float64(len(tx))
-		t.half = max(t.half, 2*s.depth/perFall/span)
-		return t
-	}
 	t := trend{slope: stats.NewSlopes(tx).Median(ty), half: s.depth / span}
 	t.intercept = stat.Mean(ty, nil) - t.slope*stat.Mean(tx, nil)
 	t.bends = (ty[last]-ty[last-1])/(tx[last]-tx[last-1]) < t.slope/2

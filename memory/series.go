@@ -220,7 +220,8 @@ func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
 	}
 	out.total = s.total
 	for layer, i := range out.index {
-		low, high := edit(Sample{Values: []Value{{layer, s.minimum(layer)}}}), edit(Sample{Values: []Value{{layer, s.Max(layer)}}})
+		low, high := edit(Sample{Values: []Value{{layer, s.minimum(layer)}}}),
+			edit(Sample{Values: []Value{{layer, s.Max(layer)}}})
 		out.low[i], out.high[i] = int64(low.Get(layer).Bytes), int64(high.Get(layer).Bytes)
 	}
 	return out

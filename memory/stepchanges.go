@@ -14,9 +14,9 @@ const (
 	fewSteps = 3
 	// stepsMake is the minimum share of all growth for the steps together.
 	stepsMake = 0.75
-	// lowStep is the minimum share of all growth for another step once the steps found so far make
-	// up stepsMake. If the slope between the steps exceeds the share besideSteps of the whole
-	// slope, memory also grows between the steps.
+	// lowStep applies once the steps found so far have the share stepsMake: another step then needs
+	// at least this share of all growth. If the slope between the steps exceeds the share
+	// besideSteps of the whole slope, memory also grows between the steps.
 	lowStep     = 0.1
 	besideSteps = 0.1
 	// stepsLeave is the maximum ratio of the squared residuals around a fit with steps to those
@@ -58,13 +58,11 @@ func (t *trial) judgeStepChanges() {
 	v := &t.result
 	since := t.end() - t.x[last]
 	if len(t.x)-last >= fewTail && since >= leastAfterSeveral*t.total() && since >= interval {
-		start := v.Start
-		if from == 0 {
-			start = Bytes(t.y[0])
-		}
-		*t = trial{Criteria: t.Criteria, x: t.x, y: t.y, from: last, quantum: t.quantum, cuts: 1, jumps: jumps, result: Verdict{
-			Layer: t.Layer, Per: t.per(), Confidence: t.Confidence, Budget: t.Budget, Quantum: v.Quantum, Start: start, To: t.end(),
-		}}
+		*t = trial{Criteria: t.Criteria, x: t.x, y: t.y, from: last, quantum: t.quantum, cuts: 1, jumps: jumps,
+			result: Verdict{
+				Layer: t.Layer, Per: t.per(), Confidence: t.Confidence, Budget: t.Budget, Quantum: v.Quantum, Start: Bytes(t.y[0]),
+				To: t.end(),
+			}}
 		t.cutWarmUp()
 		t.judgeTail()
 		return
@@ -73,7 +71,8 @@ func (t *trial) judgeStepChanges() {
 		return
 	}
 	v.Jumps = jumps
-	t.inconclusive(max(t.total()/2, interval-since), "the level rose in %d steps, and the last step is too near the end", len(jumps))
+	t.inconclusive(max(t.total()/2, interval-since), "the level rose in %d steps, and the last step is too near the end",
+		len(jumps))
 }
 
 // stepChanges returns the indices after the few steps that make up most of the growth, or nil. The
@@ -120,7 +119,7 @@ func (t *trial) stepChanges(from int) []int {
 	slices.Sort(places)
 	var at []int
 	for i, place := range places {
-		sample := from + riseNear(t.y[from:], place)
+		sample := from + place*((len(t.y[from:])+modelPoints-1)/modelPoints)
 		if i > 0 && place-places[i-1] <= oneStep {
 			at[len(at)-1] = sample
 			continue
@@ -133,24 +132,9 @@ func (t *trial) stepChanges(from int) []int {
 	return at
 }
 
-// riseNear returns the index after the largest rise near the start of a bin.
-func riseNear(y []float64, bin int) int {
-	per := (len(y) + modelPoints - 1) / modelPoints
-	if per <= 1 {
-		return bin
-	}
-	at := bin * per
-	for i := max(at-per, 0) + 1; i < min(at+per, len(y)); i++ {
-		if y[i]-y[i-1] > y[at]-y[at-1] {
-			at = i
-		}
-	}
-	return at
-}
-
 // withoutSteps returns the steps, and the series without them; nil if a line explains the series as
-// well. Removing steps loses information about the slope, so the interval of the slope becomes wider
-// by the factor wider.
+// well. Removing steps loses information about the slope. wider is the factor by which the interval
+// of the slope becomes wider.
 func (t *trial) withoutSteps(from int, at []int) (jumps []Change, rest []float64, wider float64) {
 	x, y := t.x[from:], withoutOutliers(t.y[from:])
 	bounds := []int{0}

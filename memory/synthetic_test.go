@@ -257,6 +257,8 @@ func (m maker) make(i int) course {
 
 // TestErrorRates judges thousands of artificial series without a leak, and again with a leak of 4 times
 // the noise floor that Judge reported.
+//
+//lane:skip check (long)
 func TestErrorRates(t *testing.T) {
 	n := 2700
 	if raceEnabled || testing.Short() {
@@ -299,7 +301,8 @@ func TestErrorRates(t *testing.T) {
 	}
 	t.Log("without a leak:")
 	require.LessOrEqual(t, rate(&without, "", Leak), 0.01)
-	for _, s := range []string{"constant", "jump", "ramp", "long ramp", "saw", "mixture", "dips", "stairs", "late stairs"} {
+	for _, s := range []string{"constant", "jump", "ramp", "long ramp", "saw", "mixture", "dips", "stairs",
+		"late stairs"} {
 		require.LessOrEqual(t, rate(&without, s, Leak), 0.015, s)
 	}
 	require.GreaterOrEqual(t, rate(&without, "constant", Flat), 0.95)

@@ -48,7 +48,8 @@ func (v Verdict) finding() (text string, ok bool) {
 		if len(v.Jumps) > 0 {
 			jump = v.Jumps[0]
 		}
-		text = fmt.Sprintf("jump: %s at %s, then flat at %s: %s", v.signed(jump.Amount), v.when(jump.At), amount(v.Level), slope)
+		text = fmt.Sprintf("jump: %s at %s, then flat at %s: %s", v.signed(jump.Amount), v.when(jump.At), amount(v.Level),
+			slope)
 	case Flat:
 		text = fmt.Sprintf("flat at %s: %s", amount(v.Level), slope)
 		if v.Budget > 0 {
@@ -80,7 +81,8 @@ func (v Verdict) carriedBy() string {
 	}
 	text := "carried by " + string(v.Carrier)
 	for _, t := range v.Trends {
-		if t.Layer == memlayer.GoHeap && math.Abs(t.Share) < flatShare && v.Cause != memlayer.HostHistory && v.Cause != memlayer.GoRuntime {
+		if t.Layer == memlayer.GoHeap && math.Abs(t.Share) < flatShare && v.Cause != memlayer.HostHistory &&
+			v.Cause != memlayer.GoRuntime {
 			text += " (not the Go heap)"
 		}
 	}

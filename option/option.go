@@ -49,7 +49,7 @@ func (e *Error) Error() string { return e.OptionText(GoName) }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// OptionText returns the text with the names that name returns.
+// OptionText returns the text of the error. name translates the options in it.
 func (e *Error) OptionText(name Name) string {
 	value := ""
 	if e.Value != nil {
@@ -84,7 +84,7 @@ func (f *formatted) OptionText(name Name) string {
 
 var marked = regexp.MustCompile(`\{[A-Za-z]+\.[A-Z][A-Za-z.]*( [^{}]*)?\}`)
 
-// Marked replaces the names in braces in a text.
+// Marked replaces each option in braces in a text by its name.
 func Marked(text string, name Name) string {
 	return marked.ReplaceAllStringFunc(text, func(m string) string {
 		option, value, _ := strings.Cut(m[1:len(m)-1], " ")
@@ -92,7 +92,7 @@ func Marked(text string, name Name) string {
 	})
 }
 
-// Text returns the text of an error with the names that name returns.
+// Text returns the text of an error. name translates the options in it.
 func Text(err error, name Name) string {
 	text := err.Error()
 	walk(err, func(n named) { text = strings.Replace(text, n.Error(), n.OptionText(name), 1) })

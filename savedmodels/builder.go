@@ -1,7 +1,7 @@
 package savedmodels
 
 import (
-	"encoding/binary"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,8 +14,8 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
-	"steadyfit/tfbind"
 )
 
 // builder makes a function from a part of a flat function, and the signature that calls it.
@@ -41,21 +41,23 @@ func (d *division) builder(p *part, name string, given map[value]string) *builde
 	}
 }
 
-func (b *builder) argument(name string, dtype tfbind.DType, source string) {
-	b.function.Signature.InputArg = append(b.function.Signature.InputArg, &op_def_go_proto.OpDef_ArgDef{Name: name, Type: types_go_proto.DataType(dtype)})
+func (b *builder) argument(name string, dtype dtype.DType, source string) {
+	b.function.Signature.InputArg = append(b.function.Signature.InputArg,
+		&op_def_go_proto.OpDef_ArgDef{Name: name, Type: types_go_proto.DataType(dtype)})
 	b.sources = append(b.sources, source)
 }
 
 // placeholder adds an input of the signature.
 func (b *builder) placeholder(t Tensor) string {
-	name := addedPrefix + b.signature.Name + "_" + t.Name
+	name := addedPrefix + b.signature.Name + "_" + cmp.Or(t.Key, t.Name)
 	t.Op = name + ":0"
 	b.signature.Inputs = append(b.signature.Inputs, t)
 	shape := graphdef.Shape(t.Shape)
 	if t.UnknownRank {
 		shape = graphdef.AnyShape()
 	}
-	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{Name: name, Op: "Placeholder", Attr: graphdef.Attrs{"dtype": graphdef.Type(t.DType), "shape": shape}})
+	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{Name: name, Op: "Placeholder",
+		Attr: graphdef.Attrs{"dtype": graphdef.Type(t.DType), "shape": shape}})
 	return name
 }
 
@@ -64,87 +66,39 @@ func (b *builder) given(name string, v value) error {
 	if _, is := b.replaced[v]; is {
 		return nil
 	}
-	dtype, err := b.typeOf(v)
+	elements, err := b.typeOf(v)
 	if err != nil {
 		return err
 	}
-	fed := fedType(dtype)
+	fed := fedType(elements)
 	if !slices.ContainsFunc(b.signature.Inputs, func(t Tensor) bool { return t.Name == name }) {
 		b.argument(name, fed, b.placeholder(Tensor{Name: name, DType: fed, UnknownRank: true}))
 		b.names[name] = name
-		if fed != dtype {
-			b.names[name] = b.cast(name+"_cast", name, fed, dtype)
+		if fed != elements {
+			b.names[name] = b.cast(name+"_cast", name, fed, elements)
 		}
 	}
 	b.replaced[v] = b.names[name]
 	return nil
 }
 
-// givenShape computes the shape of a data input from the shape of a feature, which has as many
-// samples. The input itself is then not needed.
-func (b *builder) givenShape(i int, feature string) error {
-	op := &b.p.ops[i]
-	if op.def.GetOp() != "Shape" || len(op.in) != 1 {
-		return nil
-	}
-	from := op.in[0]
-	for from.op >= 0 && keepsShape[b.p.ops[from.op].def.GetOp()] && len(b.p.ops[from.op].in) > 0 {
-		from = b.p.ops[from.op].in[0]
-		if err := b.graph.spend(1); err != nil {
-			return err
-		}
-	}
-	if from.op >= 0 {
-		return nil
-	}
-	in := b.p.inputs[from.arg()]
-	if in == nil || b.p.args[from.arg()] != sample || in.UnknownRank || len(in.Shape) == 0 || in.Shape[0] >= 0 || slices.Min(append([]int64{0}, in.Shape[1:]...)) < 0 {
-		return nil
-	}
-	if err := b.graph.spend(len(in.Shape)); err != nil {
-		return err
-	}
-	dtype := tfbind.Int32
-	if a := op.def.GetAttr()["out_type"]; a != nil {
-		dtype = tfbind.DType(a.GetType())
-	}
-	name := opName(i)
-	constant := func(suffix string, d tfbind.DType, shape []int64, values ...int64) string {
-		var raw []byte
-		for _, n := range values {
-			raw = binary.LittleEndian.AppendUint64(raw, uint64(n))[:len(raw)+d.Size()]
-		}
-		return b.add(name+suffix, "Const", "output:0", graphdef.Constant(d, raw, shape...))
-	}
-	zero, one := constant("_begin", tfbind.Int32, []int64{1}, 0), constant("_end", tfbind.Int32, []int64{1}, 1)
-	of := b.function.Signature.InputArg[slices.IndexFunc(b.function.Signature.InputArg, func(a *op_def_go_proto.OpDef_ArgDef) bool { return a.GetName() == feature })]
-	shape := b.add(name+"_feature", "Shape", "output:0", graphdef.Attrs{"T": graphdef.Type(tfbind.DType(of.GetType())), "out_type": graphdef.Type(dtype)}, feature)
-	samples := b.add(name+"_samples", "StridedSlice", "output:0", graphdef.Attrs{
-		"T": graphdef.Type(dtype), "Index": graphdef.Type(tfbind.Int32),
-		"begin_mask": graphdef.Int(0), "end_mask": graphdef.Int(0), "ellipsis_mask": graphdef.Int(0), "new_axis_mask": graphdef.Int(0), "shrink_axis_mask": graphdef.Int(0),
-	}, shape, zero, one, one)
-	b.replaced[value{i, "output:0"}] = b.add(name+"_shape", "ConcatV2", "output:0", graphdef.Attrs{
-		"N": graphdef.Int(2), "T": graphdef.Type(dtype), "Tidx": graphdef.Type(tfbind.Int32),
-	}, samples, constant("_rest", dtype, []int64{int64(len(in.Shape) - 1)}, in.Shape[1:]...), constant("_axis", tfbind.Int32, nil, 0))
-	return nil
-}
-
 // add adds an operation, and returns the name of its result.
 func (b *builder) add(name, op, port string, attr graphdef.Attrs, inputs ...string) string {
-	b.function.NodeDef = append(b.function.NodeDef, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: attr})
+	b.function.NodeDef = append(b.function.NodeDef, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs,
+		Attr: attr})
 	return name + ":" + port
 }
 
 // fedType returns the type in which features are stored. 16-bit floats are stored as float32,
 // without rounding.
-func fedType(t tfbind.DType) tfbind.DType {
-	if t == tfbind.Float16 || t == tfbind.BFloat16 {
-		return tfbind.Float32
+func fedType(t dtype.DType) dtype.DType {
+	if t == dtype.Float16 || t == dtype.BFloat16 {
+		return dtype.Float32
 	}
 	return t
 }
 
-func (b *builder) cast(name, input string, from, to tfbind.DType) string {
+func (b *builder) cast(name, input string, from, to dtype.DType) string {
 	return b.add(name, "Cast", "y:0", graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to)}, input)
 }
 
@@ -167,7 +121,8 @@ func (b *builder) output(name string, v value) error {
 	t.Op = addedPrefix + b.signature.Name + ":" + strconv.Itoa(len(b.signature.Outputs))
 	b.signature.Outputs = append(b.signature.Outputs, t)
 	out := "output_" + strconv.Itoa(len(b.signature.Outputs))
-	b.function.Signature.OutputArg = append(b.function.Signature.OutputArg, &op_def_go_proto.OpDef_ArgDef{Name: out, Type: types_go_proto.DataType(t.DType)})
+	b.function.Signature.OutputArg = append(b.function.Signature.OutputArg,
+		&op_def_go_proto.OpDef_ArgDef{Name: out, Type: types_go_proto.DataType(t.DType)})
 	b.function.Ret[out] = ref
 	return nil
 }
@@ -187,7 +142,7 @@ func (b *builder) ref(v value) string {
 func opName(i int) string { return "op_" + strconv.Itoa(i) }
 
 // finish adds the needed operations, and the signature that runs the function.
-func (b *builder) finish(need []bool, effects []int) (Signature, error) {
+func (b *builder) finish(need []bool, effects []int) Signature {
 	for i, is := range need {
 		if !is {
 			continue
@@ -197,11 +152,7 @@ func (b *builder) finish(need []bool, effects []int) (Signature, error) {
 		for _, v := range op.in {
 			inputs = append(inputs, b.ref(v))
 		}
-		after, err := b.p.waits(b.graph, op.after, need)
-		if err != nil {
-			return Signature{}, err
-		}
-		for _, j := range after {
+		for _, j := range b.p.waits(op.after, need) {
 			inputs = append(inputs, "^"+opName(j))
 		}
 		b.function.NodeDef = append(b.function.NodeDef, op.clone(opName(i), inputs))
@@ -214,9 +165,9 @@ func (b *builder) finish(need []bool, effects []int) (Signature, error) {
 		b.argument("argument_"+strconv.Itoa(i), b.p.flat.args[i].dtype, b.source(i))
 	}
 	types := func(args []*op_def_go_proto.OpDef_ArgDef) *graphdef.Attr {
-		var list []tfbind.DType
+		var list []dtype.DType
 		for _, a := range args {
-			list = append(list, tfbind.DType(a.GetType()))
+			list = append(list, dtype.DType(a.GetType()))
 		}
 		return graphdef.Types(list)
 	}
@@ -229,7 +180,7 @@ func (b *builder) finish(need []bool, effects []int) (Signature, error) {
 			"f": {Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: f.Name}}},
 		},
 	})
-	return b.sorted(), nil
+	return b.sorted()
 }
 
 func (b *builder) sorted() Signature {
@@ -253,38 +204,38 @@ func (b *builder) source(i int) string {
 // with the attribute that has the type, and its default (op_def of TensorFlow 2.21).
 var resultTypes = map[string]struct {
 	attr      string
-	otherwise tfbind.DType
+	otherwise dtype.DType
 }{
 	"Cast": {attr: "DstT"}, "Bitcast": {attr: "type"}, "GatherV2": {attr: "Tparams"}, "Const": {attr: "dtype"},
 	"ReadVariableOp": {attr: "dtype"}, "ResourceGather": {attr: "dtype"},
-	"ArgMax": {"output_type", tfbind.Int64}, "ArgMin": {"output_type", tfbind.Int64},
-	"Shape": {"out_type", tfbind.Int32}, "ShapeN": {"out_type", tfbind.Int32},
-	"Size": {"out_type", tfbind.Int32}, "Rank": {"", tfbind.Int32},
-	"Range":          {"Tidx", tfbind.Int32},
-	"ResizeBilinear": {"", tfbind.Float32}, "ResizeBicubic": {"", tfbind.Float32},
-	"MaxPool": {"T", tfbind.Float32}, "LRN": {"T", tfbind.Float32},
-	"LeakyRelu": {"T", tfbind.Float32},
+	"ArgMax": {"output_type", dtype.Int64}, "ArgMin": {"output_type", dtype.Int64},
+	"Shape": {"out_type", dtype.Int32}, "ShapeN": {"out_type", dtype.Int32},
+	"Size": {"out_type", dtype.Int32}, "Rank": {"", dtype.Int32},
+	"Range":          {"Tidx", dtype.Int32},
+	"ResizeBilinear": {"", dtype.Float32}, "ResizeBicubic": {"", dtype.Float32},
+	"MaxPool": {"T", dtype.Float32}, "LRN": {"T", dtype.Float32},
+	"LeakyRelu": {"T", dtype.Float32},
 }
 
 // typeOf returns the type of a value of a pure operation.
-func (b *builder) typeOf(v value) (tfbind.DType, error) {
+func (b *builder) typeOf(v value) (dtype.DType, error) {
 	if v.op < 0 {
 		return b.p.flat.args[v.arg()].dtype, nil
 	}
 	d := b.p.ops[v.op].def
 	op := d.GetOp()
 	if boolOps[op] {
-		return tfbind.Bool, nil
+		return dtype.Bool, nil
 	}
 	if port, _, _ := strings.Cut(v.port, ":"); strings.HasPrefix(op, "FusedBatchNorm") && port != "y" {
-		return tfbind.Float32, nil
+		return dtype.Float32, nil
 	}
 	typed, known := resultTypes[op]
 	if !known {
 		typed.attr = "T"
 	}
 	if a := d.GetAttr()[typed.attr]; a != nil {
-		return tfbind.DType(a.GetType()), nil
+		return dtype.DType(a.GetType()), nil
 	}
 	if typed.otherwise != 0 { // an attribute with its default value is left out
 		return typed.otherwise, nil

@@ -9,10 +9,9 @@ import (
 	"strings"
 
 	"steadyfit/internal/contract"
-	"steadyfit/internal/english"
-	"steadyfit/internal/escape"
-	"steadyfit/internal/notes"
-	"steadyfit/tfbind"
+	"steadyfit/internal/dtype"
+	"steadyfit/internal/manifest"
+	"steadyfit/internal/texts"
 )
 
 const (
@@ -41,23 +40,16 @@ const (
 	// them; with the second, predictions do, too.
 	codeOptimizerNotRestored = "optimizer-not-restored"
 	codeVariableNotRestored  = "variable-not-restored"
-	// codeWeightsOnly means that the signatures save and restore omit variables.
-	codeWeightsOnly = "save-covers-weights-only"
-	codeUnsafeOp    = "unsafe-op"
-	// An input or output has a reserved name but the wrong type or shape.
-	codeReservedInput  = "reserved-input"
-	codeReservedOutput = "reserved-output"
+	codeUnsafeOp             = "unsafe-op"
+	// An input has a reserved name but the wrong type or shape.
+	codeReservedInput = "reserved-input"
 	// An input cannot be fed: its type is not supported, or it is a sparse or ragged tensor.
 	codeUnsupportedType = "unsupported-type"
 	codeSparseInput     = "sparse-input"
 	// codeMissingTensor means that a signature names a tensor that the graph does not have.
-	codeMissingTensor        = "missing-tensor"
-	codeFixedBatch           = "fixed-batch"
-	codeUnknownRank          = "unknown-rank"
-	codeScalarInput          = "scalar-input"
-	codeHalfWithoutLossScale = "half-without-loss-scale"
-	codeNothingTrained       = "nothing-trained"
-	codeOtherMetaGraphs      = "other-metagraphs"
+	codeMissingTensor  = "missing-tensor"
+	codeFixedBatch     = "fixed-batch"
+	codeNothingTrained = "nothing-trained"
 )
 
 const (
@@ -101,13 +93,13 @@ func (m *Model) CheckSafe() error {
 	var ops []string
 	for _, p := range m.Problems {
 		if p.Severity == failure && p.Code == codeUnsafeOp {
-			ops = append(ops, escape.Printable(p.Message))
+			ops = append(ops, texts.Printable(p.Message))
 		}
 	}
 	if len(ops) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %w:\n  %s\n%s", escape.Printable(m.Dir), ErrUnsafeOps, strings.Join(ops, "\n  "), unsafeFix)
+	return fmt.Errorf("%s: %w:\n  %s\n%s", texts.Printable(m.Dir), ErrUnsafeOps, strings.Join(ops, "\n  "), unsafeFix)
 }
 
 // ProblemsFor returns the problems of training the model with the named signature. An empty
@@ -147,7 +139,7 @@ func (m *Model) names(ids set) []string {
 
 // variables describes variables for a message: their number and the first names.
 func (m *Model) variables(ids set, which string) string {
-	return english.Count(len(ids), "variable") + " " + which + ": " + enumerate(m.names(ids), 4)
+	return texts.Count(len(ids), "variable") + " " + which + ": " + enumerate(m.names(ids), 4)
 }
 
 // The method of returns the union of pick(facts) over the facts of the named signatures.
@@ -199,7 +191,6 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 	j.resolve(train)
 	if s := m.find(j.roles.Train); s != nil {
 		j.checkTrained(s)
-		j.checkHalf(s)
 	} else {
 		j.noTrainSignature(train)
 	}
@@ -209,16 +200,9 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 	for _, name := range j.roles.used() {
 		j.checkTensors(m.find(name))
 	}
-	if len(m.known.others) > 0 {
-		var sets []string
-		for _, tags := range m.known.others {
-			sets = append(sets, "'"+strings.Join(tags, ", ")+"'")
-		}
-		slices.Sort(sets)
-		j.report(note, codeOtherMetaGraphs, "", "", "the model also has metagraphs that are not used: %s", enumerate(sets, 4))
-	}
 	if m.notes != nil {
-		j.report(warning, contract.CodeMetadata, notes.File, "delete the file, or export the model again", "the exporter's notes cannot be read: %v", m.notes)
+		j.report(warning, contract.CodeMetadata, manifest.NotesFile, "delete the file, or export the model again",
+			"the exporter's notes cannot be read: %v", m.notes)
 	}
 	rank := func(s string) int { return slices.Index([]string{failure, warning, note}, s) }
 	slices.SortFunc(j.problems, func(a, b Problem) int {
@@ -232,7 +216,7 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 func (j *judgement) checkTrained(s *Signature) {
 	f := j.known.signature[s.Name]
 	changed := f.changed().minus(j.known.signature[j.roles.ResetMetrics].written)
-	if slices.Contains(evaluateNames, s.Name) && j.choose(trainNames, (*Signature).hasLoss) != "" {
+	if slices.Contains(evaluateNames, s.Name) && j.choose(trainNames, (*Signature).HasLoss) != "" {
 		changed = nil // an evaluation may only change random seeds
 	}
 	if len(changed) > 0 || j.known.missing[s.Output(contract.OutputLoss).Op] {
@@ -242,7 +226,8 @@ func (j *judgement) checkTrained(s *Signature) {
 	if len(f.read) > 0 {
 		severity = failure
 	}
-	j.report(severity, codeNothingTrained, s.Name, "apply the gradients inside the exported function, or choose another train signature",
+	j.report(severity, codeNothingTrained, s.Name, "apply the gradients inside the exported function, or choose "+
+		"another train signature",
 		"signature %s changes no weight, so the model would not learn", s.Name)
 }
 
@@ -272,28 +257,6 @@ func (j *judgement) noTrainSignature(train string) {
 		fix += "; if one of these trains, choose it as the train signature"
 	}
 	j.report(failure, codeNoTrainSignature, "", fix, "%s", message)
-}
-
-// checkHalf reports float16 training without loss scaling. float16 rounds gradients below 6e-8
-// to zero, because its exponent has 5 bits. bfloat16 has the range of float32.
-func (j *judgement) checkHalf(s *Signature) {
-	f := j.known.signature[s.Name]
-	if s.Input(contract.InputLossScale) != nil || s.Output(contract.OutputGradsFinite) != nil || f.guarded {
-		return
-	}
-	half := maps.Clone(f.read)
-	maps.DeleteFunc(half, func(id int, _ bool) bool { return j.known.vars[id].dtype != tfbind.Float16 })
-	why := ""
-	switch {
-	case len(half) > 0:
-		why = "keeps " + j.variables(half, "in float16")
-	case f.half16 != "":
-		why = "computes in float16: " + f.half16
-	default:
-		return
-	}
-	j.report(warning, codeHalfWithoutLossScale, s.Name, "train in bfloat16, or give the signature an input loss_scale and an output grads_finite",
-		"signature %s %s; the loss is not scaled, so small gradients become zero", s.Name, why)
 }
 
 // unset returns the variables that training or predictions use and that have no value after
@@ -339,7 +302,8 @@ func (j *judgement) checkSaved() {
 		maps.DeleteFunc(saved, func(id int, _ bool) bool { return !k.restore.written[id] })
 		if lost := k.of(r.Training(), facts.changed).minus(saved, unset); len(lost) > 0 {
 			j.report(warning, contract.CodeStateNotSaved, r.Train, exportFix,
-				"training changes %s; a resumed run differs from an uninterrupted one", j.variables(lost, "that checkpoints leave out"))
+				"training changes %s; a resumed run differs from an uninterrupted one",
+				j.variables(lost, "that checkpoints leave out"))
 		}
 	}
 	var ops, where []string
@@ -354,8 +318,10 @@ func (j *judgement) checkSaved() {
 		slices.Sort(ops)
 		slices.Sort(where)
 		j.report(warning, contract.CodeStateNotSaved, r.Train,
-			"draw random numbers with stateless operations from the input seed, or from a tf.random.Generator that the module owns; read data and look it up before it is fed",
-			"training has state outside of variables, which checkpoints do not include: %s, at %s; a run that resumes or reloads the model differs from an uninterrupted one",
+			"draw random numbers with stateless operations from the input seed, or from a tf.random.Generator that the "+
+				"module owns; read data and look it up before it is fed",
+			"training has state outside of variables, which checkpoints do not include: %s, at %s; a run that resumes or "+
+				"reloads the model differs from an uninterrupted one",
 			enumerate(ops, 4), enumerate(where, 3))
 	}
 }
@@ -398,7 +364,8 @@ func (j *judgement) checkUnsafe() {
 		if k.severity == failure {
 			fix = unsafeFix
 		}
-		j.report(k.severity, codeUnsafeOp, k.op, fix, "%s %s: run by %s, at %s", k.op, k.does, enumerate(runs[k], 4), enumerate(where, 3))
+		j.report(k.severity, codeUnsafeOp, k.op, fix, "%s %s: run by %s, at %s", k.op, k.does, enumerate(runs[k], 4),
+			enumerate(where, 3))
 	}
 }
 
@@ -412,9 +379,8 @@ func (j *judgement) ofOneStep(s *Signature, t Tensor, want form) Tensor {
 }
 
 func (j *judgement) checkTensors(s *Signature) {
-	trains := slices.Contains(j.roles.Training(), s.Name)
 	severity := warning
-	if trains {
+	if slices.Contains(j.roles.Training(), s.Name) {
 		severity = failure
 	}
 	for _, t := range slices.Concat(s.Inputs, s.Outputs) {
@@ -423,61 +389,42 @@ func (j *judgement) checkTensors(s *Signature) {
 				"signature %s names the tensor %s, but the graph has no such node", s.Name, t.Op)
 		}
 	}
-	for _, c := range j.known.composite[s.Name] {
-		if s.Input(c.parts[0]) != nil {
-			j.report(severity, codeSparseInput, s.Name+"."+c.parts[0], "pad its rows to one length before feeding, and take one dense tensor",
-				"inputs %s of signature %s are parts of one value (%s), which cannot be fed", strings.Join(c.parts, ", "), s.Name, c.kind)
-		}
-	}
 	for _, t := range s.Inputs {
 		about := s.Name + "." + t.Name
 		switch want, reserved := reservedInputs[t.Name]; {
 		case t.Op == "":
 			j.report(severity, codeSparseInput, about, "take its parts as separate inputs",
 				"input %s of signature %s is a sparse or composite tensor, which cannot be fed", t.Name, s.Name)
-		case t.DType.Size() == 0 && t.DType != tfbind.String:
+		case t.DType.Size() == 0 && t.DType != dtype.String:
 			j.report(severity, codeUnsupportedType, about, "take another type and convert it in the exported function",
 				"input %s of signature %s is of type %s, which cannot be fed", t.Name, s.Name, t.typeName())
 		case reserved:
 			if !want.fits(j.ofOneStep(s, t, want)) {
-				j.misused(severity, codeReservedInput, "input", want, s, t)
+				j.report(severity, codeReservedInput, about, "give the input another name, or this form",
+					"the name %s is reserved for %s, but in signature %s it is %s %s", t.Name, want.text, s.Name,
+					t.DType, t.shapeText())
 			}
 		default:
 			j.checkData(s, t)
 		}
 	}
-	for _, t := range s.Outputs {
-		if want, reserved := reservedOutputs[t.Name]; trains && reserved && t.Name != contract.OutputLoss && !want.fits(t) {
-			j.misused(warning, codeReservedOutput, "output", want, s, t)
-		}
-	}
 }
 
-func (j *judgement) misused(severity string, code, side string, want form, s *Signature, t Tensor) {
-	j.report(severity, code, s.Name+"."+t.Name, "give the "+side+" another name, or this form",
-		"the name %s is reserved for %s, but in signature %s it is %s %s", t.Name, want.text, s.Name, t.DType, t.shapeText())
-}
-
+// checkData reports a data input that takes batches of one size only.
 func (j *judgement) checkData(s *Signature, t Tensor) {
 	r := j.roles
 	batch := 0 // the dimension that counts the samples
 	if s.Name == r.TrainN {
 		batch = 1
 	}
-	report := func(code, fix, what string) {
-		j.report(warning, code, s.Name+"."+t.Name, fix, "input %s of signature %s %s", t.Name, s.Name, what)
+	if slices.Contains([]string{r.SetLearningRate, r.Apply, r.TrainXLA, r.TrainNXLA}, s.Name) || len(t.Shape) <= batch ||
+		t.Shape[batch] < 0 {
+		return
 	}
-	switch {
-	case s.Name == r.SetLearningRate || s.Name == r.Apply:
-	case t.UnknownRank:
-		report(codeUnknownRank, "give its TensorSpec a shape, with None for open sizes", "has no known rank: batches cannot be checked before they are fed")
-	case len(t.Shape) <= batch:
-		report(codeScalarInput, "give it a first dimension for the samples", "has shape "+t.shapeText()+", without a dimension for the samples")
-	case t.Shape[batch] >= 0 && s.Name != r.TrainXLA && s.Name != r.TrainNXLA:
-		report(codeFixedBatch,
-			fmt.Sprintf("train with batches of %d and without a smaller last one, or export with None as the first dimension", t.Shape[batch]),
-			fmt.Sprintf("takes batches of exactly %d", t.Shape[batch]))
-	}
+	j.report(warning, codeFixedBatch, s.Name+"."+t.Name,
+		fmt.Sprintf("train with batches of %d and without a smaller last one, or export with None as the first dimension",
+			t.Shape[batch]),
+		"input %s of signature %s takes batches of exactly %d", t.Name, s.Name, t.Shape[batch])
 }
 
 var errNoModel = errors.New("the model is nil; pass one from Open")

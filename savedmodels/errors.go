@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"steadyfit/internal/escape"
+	"steadyfit/internal/texts"
 )
 
 // The errors of this package, for use with errors.Is.
@@ -38,11 +38,11 @@ type NotTrainableError struct {
 
 func (e *NotTrainableError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: model cannot be trained", escape.Printable(e.Dir))
+	fmt.Fprintf(&b, "%s: model cannot be trained", texts.Printable(e.Dir))
 	for i, p := range e.Problems {
-		fmt.Fprintf(&b, "\n  %s: %s", p.Code, escape.Printable(p.Message))
+		fmt.Fprintf(&b, "\n  %s: %s", p.Code, texts.Printable(p.Message))
 		if fixShown(e.Problems, i) {
-			fmt.Fprintf(&b, "\n    fix: %s", escape.Printable(p.Fix))
+			fmt.Fprintf(&b, "\n    fix: %s", texts.Printable(p.Fix))
 		}
 	}
 	return b.String()

@@ -5,8 +5,6 @@ import (
 	"strings"
 
 	"steadyfit/internal/contract"
-
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 )
 
 // facts describe what a part of the model does when it runs.
@@ -22,10 +20,6 @@ type facts struct {
 	unsafe []finding
 	// fleeting has one operation of each type that keeps state outside of variables.
 	fleeting []finding
-	// half16 is the name of a compute-intensive float16 operation; empty if there is none.
-	half16 string
-	// guarded reports whether an operation tests for infinities, as loss scaling does.
-	guarded bool
 }
 
 func (f facts) changed() set { return union(f.written, f.updated) }
@@ -39,42 +33,28 @@ type finding struct {
 }
 
 // inspect derives the facts of all nodes that the tensors or operations in roots need.
-func (g *graph) inspect(roots []string) (facts, error) {
-	t, err := g.follow(roots)
-	if err != nil {
-		return facts{}, err
-	}
+func (g *graph) inspect(roots ...string) facts {
+	t := g.follow(roots)
 	f := facts{read: set{}, written: set{}, tested: set{}, updated: set{}, passed: set{}}
 	for b, n := range t.nodes() {
 		op := n.def.GetOp()
-		does, unsafe, err := t.reachesOutside(b, n)
-		if err != nil {
-			return f, err
-		}
-		if unsafe {
+		if does, unsafe := t.reachesOutside(b, n); unsafe {
 			f.unsafe = append(f.unsafe, finding{op, does, where(b, n)})
 		}
-		if does, keeps := contract.Fleeting(op); keeps && !slices.ContainsFunc(f.fleeting, func(o finding) bool { return o.op == op }) {
+		if does, keeps := contract.Fleeting(op); keeps &&
+			!slices.ContainsFunc(f.fleeting, func(o finding) bool { return o.op == op }) {
 			f.fleeting = append(f.fleeting, finding{op, does, where(b, n)})
-		}
-		f.guarded = f.guarded || op == "IsFinite" || op == "IsInf" || op == "IsNan"
-		if heavyMath[op] && f.half16 == "" && n.def.GetAttr()["T"].GetType() == types_go_proto.DataType_DT_HALF {
-			f.half16 = where(b, n)
 		}
 		if passesThrough[op] || len(n.calls) > 0 {
 			continue
 		}
 		for k, e := range n.inputs {
-			ids, err := t.variables(b, e)
-			if err != nil {
-				return f, err
-			}
-			for _, id := range ids {
+			for _, id := range t.variables(b, e) {
 				f.use(op, k, id)
 			}
 		}
 	}
-	return f, nil
+	return f
 }
 
 // use records what operation op does with variable id, its input k.
@@ -94,7 +74,8 @@ func (f *facts) use(op string, k, id int) {
 	default:
 		f.passed[id] = true
 		f.read[id] = true
-		if slices.ContainsFunc([]string{"Assign", "Apply", "Scatter", "CountUpTo"}, func(part string) bool { return strings.Contains(op, part) }) {
+		if slices.ContainsFunc([]string{"Assign", "Apply", "Scatter", "CountUpTo"},
+			func(part string) bool { return strings.Contains(op, part) }) {
 			f.updated[id] = true
 		}
 	}
@@ -102,34 +83,30 @@ func (f *facts) use(op string, k, id int) {
 
 // reachesOutside reports whether a node accesses files, the network or Python. does describes
 // the access.
-func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool, err error) {
+func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool) {
 	op := n.def.GetOp()
 	does, unsafe = unsafeOps[op]
-	file := func() ([]place, error) {
-		if len(n.inputs) < 2 {
-			return nil, nil
-		}
-		return t.origins(b, n.inputs[1])
+	var file []place
+	if len(n.inputs) > 1 {
+		file = t.origins(b, n.inputs[1])
 	}
 	switch {
 	case op == "PrintV2" && strings.HasPrefix(string(n.def.GetAttr()["output_stream"].GetS()), "file://"):
-		return "writes files", true, nil
+		return "writes files", true
 	case op == "CacheDataset" || op == "CacheDatasetV2":
 		// CacheDataset accesses no file if its file name is empty: it then caches in memory.
-		places, err := file()
-		return "writes files", len(places) == 0 || slices.ContainsFunc(places, func(p place) bool {
+		return "writes files", len(file) == 0 || slices.ContainsFunc(file, func(p place) bool {
 			d := p.in.nodes[p.node].def
 			values := d.GetAttr()["value"].GetTensor().GetStringVal()
 			return d.GetOp() != "Const" || len(values) != 1 || len(values[0]) > 0
-		}), err
+		})
 	case vocabularyOps[op]:
 		// Loading a model may read a vocabulary from one of the model's assets.
-		places, err := file()
-		return does, len(places) == 0 || slices.ContainsFunc(places, func(p place) bool {
+		return does, len(file) == 0 || slices.ContainsFunc(file, func(p place) bool {
 			return p.in != t.g.main || !t.g.asset[p.in.nodes[p.node].def.GetName()]
-		}), err
+		})
 	}
-	return does, unsafe, nil
+	return does, unsafe
 }
 
 func where(b *body, n *node) string {

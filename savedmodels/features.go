@@ -43,7 +43,7 @@ type Features struct {
 	Compute string
 	// Operations is the number of operations of the frozen part.
 	Operations int
-	// End is the first operation that is not in the frozen part, with the reason.
+	// End is the first operation that is not in the frozen part.
 	End string
 	// Original is a serialized GraphDef with the original train step, the signature
 	// "original/" + Train, to import into the graph of a loaded Model.
@@ -94,26 +94,31 @@ func (m *Model) read() ([]byte, error) {
 // features implements Features for the content of saved_model.pb.
 func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 	if f := m.known.signature[roles.Train].fleeting; len(f) > 0 {
-		return nil, fmt.Errorf("%w: signature %s: %s (%s) %s, which no checkpoint includes", ErrNoFeatures, roles.Train, f[0].where, f[0].op, f[0].does)
+		return nil, fmt.Errorf("%w: signature %s: %s (%s) %s, which no checkpoint includes", ErrNoFeatures, roles.Train,
+			f[0].where, f[0].op, f[0].does)
 	}
 	if m.Base == "" {
-		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers, or export with --train-only of scripts/export.py", ErrNoFeatures)
+		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers, or export with "+
+			"--train-only of scripts/export.py", ErrNoFeatures)
 	}
-	src, err := decode(file, maxMemoryBytes)
+	src, err := decode(file)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range []string{computeSignature, contract.OriginalPrefix + roles.Train} {
 		if m.find(name) != nil {
-			return nil, fmt.Errorf("%w: it has a signature named %s, a name that is needed for another signature", ErrNoFeatures, name)
+			return nil, fmt.Errorf("%w: it has a signature named %s, a name that is needed for another signature", ErrNoFeatures,
+				name)
 		}
 	}
 	for _, t := range m.find(roles.Train).DataInputs() {
 		if !t.UnknownRank && len(t.Shape) > 0 && t.Shape[0] >= 0 {
-			return nil, fmt.Errorf("%w: input %s of signature %s takes batches of %d samples only", ErrNoFeatures, t.Name, roles.Train, t.Shape[0])
+			return nil, fmt.Errorf("%w: input %s of signature %s takes batches of %d samples only", ErrNoFeatures, t.Name,
+				roles.Train, t.Shape[0])
 		}
 	}
-	d := &division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), library: &function_go_proto.FunctionDefLibrary{}}
+	d := &division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph),
+		library: &function_go_proto.FunctionDefLibrary{}}
 	d.changed = m.known.of(roles.used(), facts.changed)
 	return d.divide(roles)
 }
@@ -196,15 +201,14 @@ func (d *division) program(m *Model) ([]byte, error) {
 	for _, a := range d.meta.GetAssetFileDef() {
 		roots = append(roots, a.GetTensorInfo().GetName())
 	}
-	nodes, library, err := d.reached(roots, d.library.Function...)
-	if err != nil {
-		return nil, err
-	}
+	nodes, library := d.reached(roots, d.library.Function...)
 	meta := proto.CloneOf(d.meta)
-	meta.GraphDef = &graph_go_proto.GraphDef{Node: append(nodes, d.nodes...), Library: library, Versions: d.def.GetVersions()}
+	meta.GraphDef = &graph_go_proto.GraphDef{Node: append(nodes, d.nodes...), Library: library,
+		Versions: d.def.GetVersions()}
 	maps.DeleteFunc(meta.SignatureDef, func(name string, _ *pb.SignatureDef) bool {
 		return name != initSignature && !slices.ContainsFunc(m.Signatures, func(s Signature) bool {
-			return s.Name == name && !slices.ContainsFunc(s.Outputs, func(t Tensor) bool { return strings.HasPrefix(t.Op, addedPrefix) })
+			return s.Name == name && !slices.ContainsFunc(s.Outputs,
+				func(t Tensor) bool { return strings.HasPrefix(t.Op, addedPrefix) })
 		})
 	})
 	return proto.Marshal(&pb.SavedModel{SavedModelSchemaVersion: 1, MetaGraphs: []*pb.MetaGraphDef{meta}})
@@ -214,10 +218,7 @@ func (d *division) program(m *Model) ([]byte, error) {
 // Features.Model, and gives s the names of its tensors there.
 func (d *division) original(s *Signature) ([]byte, error) {
 	const prefix = addedPrefix + "original/"
-	nodes, library, err := d.copied(s, prefix)
-	if err != nil {
-		return nil, err
-	}
+	nodes, library := d.copied(s, prefix)
 	s.Name = contract.OriginalPrefix + s.Name
 	return proto.Marshal(&graph_go_proto.GraphDef{Node: nodes, Library: library, Versions: d.def.GetVersions()})
 }
@@ -226,7 +227,8 @@ func (d *division) original(s *Signature) ([]byte, error) {
 // import into the graph of the loaded model, and the functions that they call. It gives s the
 // names of its tensors there. Handles with the same name and container refer to the same
 // variable. Operations with inputs run after the operations in after.
-func (d *division) copied(s *Signature, prefix string, after ...string) ([]*node_def_go_proto.NodeDef, *function_go_proto.FunctionDefLibrary, error) {
+func (d *division) copied(s *Signature, prefix string, after ...string) ([]*node_def_go_proto.NodeDef,
+	*function_go_proto.FunctionDefLibrary) {
 	var roots []string
 	for _, list := range []*[]Tensor{&s.Inputs, &s.Outputs} {
 		*list = slices.Clone(*list)
@@ -235,10 +237,7 @@ func (d *division) copied(s *Signature, prefix string, after ...string) ([]*node
 			(*list)[i].Op = prefix + (*list)[i].Op
 		}
 	}
-	nodes, library, err := d.reached(roots)
-	if err != nil {
-		return nil, nil, err
-	}
+	nodes, library := d.reached(roots)
 	for i, n := range nodes {
 		c := (&flatOp{def: n}).clone(prefix+n.GetName(), nil)
 		for _, in := range n.GetInput() {
@@ -261,16 +260,14 @@ func (d *division) copied(s *Signature, prefix string, after ...string) ([]*node
 		}
 		nodes[i] = c
 	}
-	return nodes, library, nil
+	return nodes, library
 }
 
 // reached returns the nodes and functions that run for the tensors or operations in roots, and the
 // added functions with the functions that they call.
-func (d *division) reached(roots []string, added ...*function_go_proto.FunctionDef) (nodes []*node_def_go_proto.NodeDef, library *function_go_proto.FunctionDefLibrary, err error) {
-	t, err := d.graph.follow(roots)
-	if err != nil {
-		return nil, nil, err
-	}
+func (d *division) reached(roots []string, added ...*function_go_proto.FunctionDef) (nodes []*node_def_go_proto.NodeDef,
+	library *function_go_proto.FunctionDefLibrary) {
+	t := d.graph.follow(roots)
 	for _, i := range t.main {
 		nodes = append(nodes, d.graph.main.nodes[i].def)
 	}
@@ -301,7 +298,7 @@ func (d *division) reached(roots []string, added ...*function_go_proto.FunctionD
 			library.Function = append(library.Function, f)
 		}
 	}
-	return nodes, library, nil
+	return nodes, library
 }
 
 // compute finds the features of the train signature, and adds the signature that computes them.
@@ -335,7 +332,7 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 	}
 	p.uses(use)
 	if len(features) == 0 {
-		return errors.New(d.whyNone(p))
+		return errors.New("no matrix product or convolution depends only on the data and on frozen variables")
 	}
 	if len(features) > maxFeatures {
 		return fmt.Errorf("%d values lead from the frozen part to the rest, more than %d", len(features), maxFeatures)
@@ -349,7 +346,7 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 	}
 	to.End = "the end of the step"
 	if end >= 0 {
-		to.End = d.why(p, end)
+		to.End = p.ops[end].def.GetName() + " (" + p.ops[end].def.GetOp() + ")"
 	}
 	d.features = map[string]string{}
 	b := d.builder(p, computeSignature, nil)
@@ -363,9 +360,8 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 	}
 	all := sha256.Sum256([]byte(strings.Join(sums, "\n")))
 	to.Sum = hex.EncodeToString(all[:16])
-	s, err := b.finish(need, nil)
-	divided[computeSignature] = s
-	return err
+	divided[computeSignature] = b.finish(need, nil)
+	return nil
 }
 
 // rest adds a signature that takes the features instead of computing them. If train is not empty,
@@ -384,23 +380,13 @@ func (d *division) rest(p *part, train Signature) (Signature, error) {
 			}
 		}
 	}
-	if len(b.signature.Inputs) > 0 {
-		for i := range p.ops {
-			if err := b.givenShape(i, b.signature.Inputs[0].Name); err != nil {
-				return Signature{}, err
-			}
-		}
-	}
 	for i, t := range p.signature.Outputs {
 		if err := b.output(t.Name, p.results[i]); err != nil {
 			return Signature{}, err
 		}
 	}
 	need := p.flat.needed(p.results, p.effects, given)
-	s, err := b.finish(need, p.effects)
-	if err != nil {
-		return s, err
-	}
+	s := b.finish(need, p.effects)
 	for _, t := range train.Inputs { // so that batches with and without features have the same fields
 		if s.Input(t.Name) == nil && !contract.IsReserved(t.Name) {
 			b.placeholder(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
 	"google.golang.org/protobuf/proto"
 
-	"steadyfit/tfbind"
+	"steadyfit/internal/dtype"
 )
 
 // flat is the function of a signature with all its calls inlined: a list of operations without
@@ -29,7 +29,7 @@ type flat struct {
 
 // flatArg is an argument of a flat function.
 type flatArg struct {
-	dtype tfbind.DType
+	dtype dtype.DType
 	// from is the node of the main graph that provides the argument.
 	from int
 }
@@ -76,7 +76,6 @@ type scope struct {
 // flattener inlines the calls of one function.
 type flattener struct {
 	defs   map[string]*function_go_proto.FunctionDef
-	graph  *graph // counts the work
 	ops    []flatOp
 	scopes []*scope // the scope of each operation
 	size   int      // the number of operations and calls
@@ -98,7 +97,7 @@ func flatten(def *graph_go_proto.GraphDef, g *graph, s *Signature) (f *flat, out
 	if entry < 0 {
 		return nil, nil, fmt.Errorf("%w: it has no outputs", errFlat)
 	}
-	fl := &flattener{graph: g, defs: map[string]*function_go_proto.FunctionDef{}}
+	fl := &flattener{defs: map[string]*function_go_proto.FunctionDef{}}
 	for _, d := range def.GetLibrary().GetFunction() {
 		fl.defs[d.GetSignature().GetName()] = d
 	}
@@ -112,7 +111,7 @@ func flatten(def *graph_go_proto.GraphDef, g *graph, s *Signature) (f *flat, out
 		if i >= len(node.inputs) || node.inputs[i].node < 0 || node.inputs[i].out != 0 {
 			return nil, nil, fmt.Errorf("%w: argument %d of its function has no source", errFlat, i)
 		}
-		f.args = append(f.args, flatArg{tfbind.DType(a.GetType()), node.inputs[i].node})
+		f.args = append(f.args, flatArg{dtype.DType(a.GetType()), node.inputs[i].node})
 	}
 	top, err := fl.open(callee, nil, nil, 0)
 	if err != nil {
@@ -193,11 +192,13 @@ func (fl *flattener) callee(n *node_def_go_proto.NodeDef) *function_go_proto.Fun
 }
 
 // open adds the operations of a function and of the functions that it calls.
-func (fl *flattener) open(d *function_go_proto.FunctionDef, parent *scope, call *node_def_go_proto.NodeDef, depth int) (*scope, error) {
+func (fl *flattener) open(d *function_go_proto.FunctionDef, parent *scope, call *node_def_go_proto.NodeDef,
+	depth int) (*scope, error) {
 	if depth > maxInlined {
 		return nil, fmt.Errorf("%w: its calls are nested more than %d deep", errFlat, maxInlined)
 	}
-	s := &scope{def: d, args: map[string]int{}, parent: parent, call: call, inside: map[string]*scope{}, ops: map[string]int{}}
+	s := &scope{def: d, args: map[string]int{}, parent: parent, call: call, inside: map[string]*scope{},
+		ops: map[string]int{}}
 	for i, a := range d.GetSignature().GetInputArg() {
 		s.args[a.GetName()] = i
 	}
@@ -242,9 +243,6 @@ func (fl *flattener) connect() error {
 		// Operations that must run before a call must also run before the operations of its
 		// function.
 		for at := s; at.call != nil; at = at.parent {
-			if err := fl.graph.spend(len(at.call.GetInput()) - len(at.inputs)); err != nil {
-				return err
-			}
 			if len(at.inputs) == len(at.call.GetInput()) {
 				continue
 			}
@@ -256,9 +254,6 @@ func (fl *flattener) connect() error {
 		}
 		slices.Sort(op.after)
 		op.after = slices.Compact(op.after)
-		if err := fl.graph.spend(1 + len(op.in) + len(op.after)); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -283,12 +278,14 @@ func (fl *flattener) resolve(s *scope, ref string) (value, error) {
 		inner := s.inside[name]
 		_, index, _ := strings.Cut(port, ":")
 		var out int
-		if _, err := fmt.Sscanf(index, "%d", &out); err != nil || inner == nil || out < 0 || out >= len(inner.def.GetSignature().GetOutputArg()) {
+		if _, err := fmt.Sscanf(index, "%d", &out); err != nil || inner == nil || out < 0 ||
+			out >= len(inner.def.GetSignature().GetOutputArg()) {
 			break
 		}
 		s, ref = inner, inner.def.GetRet()[inner.def.GetSignature().GetOutputArg()[out].GetName()]
 	}
-	return value{}, fmt.Errorf("%w: the input %s of an operation in %s has no source", errFlat, ref, s.def.GetSignature().GetName())
+	return value{}, fmt.Errorf("%w: the input %s of an operation in %s has no source", errFlat, ref,
+		s.def.GetSignature().GetName())
 }
 
 func (fl *flattener) result(s *scope, i int) (value, error) {
@@ -419,16 +416,12 @@ func (f *flat) needed(results []value, effects []int, stop map[value]string) []b
 
 // waits returns the needed operations that must run before an operation with these control inputs.
 // An operation that is not needed is replaced by the operations that must run before it.
-func (f *flat) waits(g *graph, after []int, need []bool) ([]int, error) {
-	var list []int
+func (f *flat) waits(after []int, need []bool) (list []int) {
 	seen := map[int]bool{}
 	todo := slices.Clone(after)
 	for len(todo) > 0 {
 		j := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if err := g.spend(1); err != nil {
-			return nil, err
-		}
 		switch {
 		case seen[j]:
 		case need[j]:
@@ -444,7 +437,7 @@ func (f *flat) waits(g *graph, after []int, need []bool) ([]int, error) {
 		seen[j] = true
 	}
 	slices.Sort(list)
-	return list, nil
+	return list
 }
 
 // clone returns the definition of an operation for another function.

@@ -11,24 +11,14 @@ import (
 // keys returns the name of each variable in a checkpoint, by the index of the variable, from the
 // operations that restore. A variable has no name if several tensors, a part of a tensor, or a
 // value other than a restored tensor are assigned to it.
-func (g *graph) keys(restore string) (map[int]string, error) {
-	t, err := g.follow([]string{restore})
-	if err != nil {
-		return nil, err
-	}
+func (g *graph) keys(restore string) map[int]string {
+	t := g.follow([]string{restore})
 	found, ambiguous := map[int]string{}, set{}
 	for b, n := range t.nodes() {
 		if n.def.GetOp() != "AssignVariableOp" || len(n.inputs) < 2 {
 			continue
 		}
-		ids, err := t.variables(b, n.inputs[0])
-		if err != nil {
-			return nil, err
-		}
-		key, err := t.restored(b, n.inputs[1])
-		if err != nil {
-			return nil, err
-		}
+		ids, key := t.variables(b, n.inputs[0]), t.restored(b, n.inputs[1])
 		for _, id := range ids {
 			if _, twice := found[id]; twice || key == "" || len(ids) > 1 {
 				ambiguous[id] = true
@@ -37,43 +27,35 @@ func (g *graph) keys(restore string) (map[int]string, error) {
 		}
 	}
 	maps.DeleteFunc(found, func(id int, _ string) bool { return ambiguous[id] })
-	return found, nil
+	return found
 }
 
 // restored returns the name of the tensor of a checkpoint that an edge carries; empty if it is
 // not exactly one whole tensor.
-func (t *trace) restored(b *body, e edge) (string, error) {
-	from, err := t.origins(b, e)
-	if err != nil || len(from) != 1 || from[0].node < 0 {
-		return "", err
+func (t *trace) restored(b *body, e edge) string {
+	from := t.origins(b, e)
+	if len(from) != 1 || from[0].node < 0 {
+		return ""
 	}
 	p := from[0]
 	n := &p.in.nodes[p.node]
-	if n.def.GetOp() != "RestoreV2" || len(n.inputs) < 3 {
-		return "", nil
+	if n.def.GetOp() != "RestoreV2" || len(n.inputs) < 3 || t.text(p.in, n.inputs[2], p.out) != "" {
+		return ""
 	}
-	name, err := t.text(p.in, n.inputs[1], p.out)
-	if err != nil {
-		return "", err
-	}
-	slice, err := t.text(p.in, n.inputs[2], p.out)
-	if slice != "" {
-		name = ""
-	}
-	return name, err
+	return t.text(p.in, n.inputs[1], p.out)
 }
 
 // text returns element i of a constant of strings; empty if there is none.
-func (t *trace) text(b *body, e edge, i int) (string, error) {
-	from, err := t.origins(b, e)
-	if err != nil || len(from) != 1 || from[0].node < 0 {
-		return "", err
+func (t *trace) text(b *body, e edge, i int) string {
+	from := t.origins(b, e)
+	if len(from) != 1 || from[0].node < 0 {
+		return ""
 	}
 	values := from[0].in.nodes[from[0].node].def.GetAttr()["value"].GetTensor().GetStringVal()
 	if i >= len(values) {
-		return "", nil
+		return ""
 	}
-	return string(values[i]), nil
+	return string(values[i])
 }
 
 // markFrozen sets Variable.Key, Frozen and Weight.

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/bundle"
-	"steadyfit/internal/notes"
+	"steadyfit/internal/manifest"
 )
 
 // The frozen variables of a model with LoRA are the variables of its base model. The adapter has
 // the LoRA matrices and the head.
 func TestFrozenVariables(t *testing.T) {
-	m, err := Open("../adapter/testdata/digits-lora")
+	m, err := Open("../session/testdata/digits-lora")
 	require.NoError(t, err)
 	var frozen, weights []string
 	for _, v := range m.Variables {
@@ -29,7 +29,8 @@ func TestFrozenVariables(t *testing.T) {
 		}
 	}
 	assert.ElementsMatch(t, []string{"model/hidden/kernel", "model/hidden/kernel_scale", "model/hidden/bias"}, frozen)
-	assert.ElementsMatch(t, []string{"model/hidden/lora_kernel_a", "model/hidden/lora_kernel_b", "model/head/kernel", "model/head/bias"}, weights)
+	assert.ElementsMatch(t, []string{"model/hidden/lora_kernel_a", "model/hidden/lora_kernel_b", "model/head/kernel",
+		"model/head/bias"}, weights)
 	var text strings.Builder
 	require.NoError(t, m.WriteText(&text))
 	assert.Contains(t, text.String(), "leave out 3 frozen variables")
@@ -39,7 +40,7 @@ func TestFrozenVariables(t *testing.T) {
 
 // Model.Base depends on the values of the frozen variables, but not on the folder of the model.
 func TestBase(t *testing.T) {
-	m, err := Open("../adapter/testdata/digits-lora")
+	m, err := Open("../session/testdata/digits-lora")
 	require.NoError(t, err)
 	dir := filepath.Join(t.TempDir(), "model")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
@@ -47,7 +48,7 @@ func TestBase(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, m.Base, 64)
 	assert.Equal(t, m.Base, same.Base)
-	other, err := bundle.Read("../adapter/testdata/other/variables")
+	other, err := bundle.Read("../session/testdata/other/variables")
 	require.NoError(t, err)
 	assert.Len(t, bundle.Sum(other, m.frozen()), 64)
 	assert.NotEqual(t, m.Base, bundle.Sum(other, m.frozen()))
@@ -76,7 +77,8 @@ func TestWeightName(t *testing.T) {
 // The state of a random generator is not frozen, although no operation assigns it.
 func TestGeneratorStateIsNotFrozen(t *testing.T) {
 	f := facts{read: set{}, written: set{}, tested: set{}, updated: set{}, passed: set{}}
-	for i, op := range []string{"ReadVariableOp", "ResourceGather", "VariableShape", "VarIsInitializedOp", "RngReadAndSkip", "StatefulStandardNormalV2", "ResourceApplyAdam"} {
+	for i, op := range []string{"ReadVariableOp", "ResourceGather", "VariableShape", "VarIsInitializedOp",
+		"RngReadAndSkip", "StatefulStandardNormalV2", "ResourceApplyAdam"} {
 		f.use(op, 0, i)
 	}
 	assert.Equal(t, set{4: true, 5: true, 6: true}, f.passed)
@@ -91,34 +93,35 @@ func TestGeneratorStateIsNotFrozen(t *testing.T) {
 // Writing a DataRecord changes nothing else in the exporter's notes. If there were no notes, the
 // new notes contain only the record.
 func TestRecord(t *testing.T) {
-	m, err := Open("../adapter/testdata/digits-lora")
+	m, err := Open("../session/testdata/digits-lora")
 	require.NoError(t, err)
 	require.NotNil(t, m.Metadata)
 	dir := filepath.Join(t.TempDir(), "model")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
-	record := DataRecord{ClassNames: []string{"no", "yes"}, Columns: []string{"a<b", "c"}, Ignored: []string{"id"}, Scale: &[2]float64{0, 1}}
-	require.NoError(t, notes.Record(dir, record))
+	record := DataRecord{ClassNames: []string{"no", "yes"}, Columns: []string{"a<b", "c"}, Ignored: []string{"id"},
+		Scale: &[2]float64{0, 1}}
+	require.NoError(t, manifest.RecordNotes(dir, record))
 	same, err := Open(dir)
 	require.NoError(t, err)
 	assert.Equal(t, record, same.Metadata.DataRecord)
 	assert.Equal(t, m.WithRecord(&record).Metadata, same.Metadata)
 	record.Ignored = []string{}
-	require.NoError(t, notes.Record(dir, record))
+	require.NoError(t, manifest.RecordNotes(dir, record))
 	same, err = Open(dir)
 	require.NoError(t, err)
 	assert.Empty(t, same.Metadata.Ignored)
 
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "assets.extra")))
-	require.NoError(t, notes.Record(dir, record))
+	require.NoError(t, manifest.RecordNotes(dir, record))
 	same, err = Open(dir)
 	require.NoError(t, err)
 	assert.Equal(t, &Metadata{DataRecord: record}, same.Metadata)
 
 	path := filepath.Join(dir, "assets.extra", "steadyfit.json")
-	require.NoError(t, os.WriteFile(path, make([]byte, notes.MaxBytes+1), 0o666))
-	require.NoError(t, notes.Record(dir, record), "a training has ended, and its model must be saved")
+	require.NoError(t, os.WriteFile(path, make([]byte, manifest.MaxNotes+1), 0o666))
+	require.NoError(t, manifest.RecordNotes(dir, record), "a training has ended, and its model must be saved")
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o666))
-	require.NoError(t, notes.Record(dir, record))
+	require.NoError(t, manifest.RecordNotes(dir, record))
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, "{", string(text), "notes that cannot be read stay")

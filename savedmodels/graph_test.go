@@ -10,7 +10,7 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/escape"
+	"steadyfit/internal/texts"
 )
 
 // Each case hides an unsafe operation in another place than a node of the main graph, such as a
@@ -46,7 +46,8 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 		"missing function":   {call("PartitionedCall", attrs{"f": function("nowhere")}), false},
 		"harmless":           {call("PartitionedCall", attrs{"f": function("fine")}), false},
 		"print to terminal":  {trainer(nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": text("stderr")})), false},
-		"print to a file":    {trainer(nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": text("file:///tmp/x")})), true},
+		"print to a file": {trainer(nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": text("file:///tmp/x")})),
+			true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := checked(read(t, c.meta), CheckOptions{})
@@ -137,7 +138,8 @@ func TestVocabularyAssets(t *testing.T) {
 				nodeDef("table", "HashTableV2", nil, nil),
 				nodeDef("init", "InitializeTableFromTextFileV2", []string{"table", "vocabulary"}, nil))
 			meta.SignatureDef[initSignature] = &pb.SignatureDef{Outputs: infos{initSignature: info("init", 0)}}
-			meta.AssetFileDef = []*pb.AssetFileDef{{TensorInfo: info(c.asset, types_go_proto.DataType_DT_STRING), Filename: "vocabulary.txt"}}
+			meta.AssetFileDef = []*pb.AssetFileDef{{TensorInfo: info(c.asset, types_go_proto.DataType_DT_STRING),
+				Filename: "vocabulary.txt"}}
 			require.Equal(t, c.found, checked(read(t, meta), CheckOptions{}) != nil)
 		})
 	}
@@ -146,10 +148,12 @@ func TestVocabularyAssets(t *testing.T) {
 func TestVariablesAreFollowedThrough(t *testing.T) {
 	slot := nodeDef("slot", "VarHandleOp", nil, attrs{"shared_name": text("opt/slot")})
 	use := def("use", []string{"r"}, nil, nodeDef("u", "ReadVariableOp", []string{"r"}, nil))
-	give := def("give", []string{"r", "s"}, []string{"s", "i:output:1"}, nodeDef("i", "IdentityN", []string{"s", "r"}, nil))
+	give := def("give", []string{"r", "s"}, []string{"s", "i:output:1"},
+		nodeDef("i", "IdentityN", []string{"s", "r"}, nil))
 	inside := def("inside", nil, nil, nodeDef("h", "VarHandleOp", nil, attrs{"shared_name": text("opt/slot")}),
 		nodeDef("u", "ReadVariableOp", []string{"h:resource:0"}, nil))
-	loop := def("loop", []string{"n", "r"}, []string{"n", "r"}, nodeDef("c", "PartitionedCall", []string{"r"}, attrs{"f": function("use")}))
+	loop := def("loop", []string{"n", "r"}, []string{"n", "r"},
+		nodeDef("c", "PartitionedCall", []string{"r"}, attrs{"f": function("use")}))
 	funcs := []*function_go_proto.FunctionDef{use, give, inside, loop}
 	for name, c := range map[string]struct {
 		meta *pb.MetaGraphDef
@@ -157,25 +161,35 @@ func TestVariablesAreFollowedThrough(t *testing.T) {
 	}{
 		"identity": {trainer(funcs, slot, nodeDef("i", "Identity", []string{"slot"}, nil),
 			nodeDef("u", "ResourceApplyMomentum", []string{"v", "i"}, nil)), []string{"opt/slot"}},
-		"argument": {trainer(funcs, slot, nodeDef("c", "StatefulPartitionedCall", []string{"slot"}, attrs{"f": function("use")})), []string{"opt/slot"}},
-		"loop":     {trainer(funcs, slot, nodeDef("c", "While", []string{"v", "slot"}, attrs{"cond": function("loop"), "body": function("loop")})), []string{"opt/slot"}},
-		"branch":   {trainer(funcs, slot, nodeDef("c", "If", []string{"sum", "slot"}, attrs{"then_branch": function("use"), "else_branch": function("use")})), []string{"opt/slot"}},
+		"argument": {trainer(funcs, slot, nodeDef("c", "StatefulPartitionedCall", []string{"slot"},
+			attrs{"f": function("use")})), []string{"opt/slot"}},
+		"loop": {trainer(funcs, slot, nodeDef("c", "While", []string{"v", "slot"},
+			attrs{"cond": function("loop"), "body": function("loop")})), []string{"opt/slot"}},
+		"branch": {trainer(funcs, slot, nodeDef("c", "If", []string{"sum", "slot"},
+			attrs{"then_branch": function("use"), "else_branch": function("use")})), []string{"opt/slot"}},
 		"result": {trainer(funcs, slot, nodeDef("c", "PartitionedCall", []string{"v", "slot"}, attrs{"f": function("give")}),
 			nodeDef("u", "ReadVariableOp", []string{"c:0"}, nil)), []string{"opt/slot"}},
-		"the other result": {trainer(funcs, slot, nodeDef("c", "PartitionedCall", []string{"v", "slot"}, attrs{"f": function("give")}),
+		"the other result": {trainer(funcs, slot, nodeDef("c", "PartitionedCall", []string{"v", "slot"},
+			attrs{"f": function("give")}),
 			nodeDef("u", "ReadVariableOp", []string{"c:1"}, nil)), nil},
-		"made in a function": {trainer(funcs, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("inside")})), []string{"opt/slot"}},
-		"a second handle":    {trainer(funcs, nodeDef("again", "VarHandleOp", nil, attrs{"shared_name": text("v")}), nodeDef("u", "ReadVariableOp", []string{"again"}, nil)), nil},
-		"another container": {trainer(funcs, nodeDef("again", "VarHandleOp", nil, attrs{"shared_name": text("v"), "container": text("c")}),
+		"made in a function": {trainer(funcs, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("inside")})),
+			[]string{"opt/slot"}},
+		"a second handle": {trainer(funcs, nodeDef("again", "VarHandleOp", nil, attrs{"shared_name": text("v")}),
+			nodeDef("u", "ReadVariableOp", []string{"again"}, nil)), nil},
+		"another container": {trainer(funcs, nodeDef("again", "VarHandleOp", nil,
+			attrs{"shared_name": text("v"), "container": text("c")}),
 			nodeDef("u", "ReadVariableOp", []string{"again"}, nil)), []string{"v"}},
-		"captured by a dataset": {trainer(funcs, slot, nodeDef("c", "MapDataset", []string{"sum", "slot"}, attrs{"f": function("use")})), []string{"opt/slot"}},
-		"only assigned":         {trainer(funcs, slot, nodeDef("u", "AssignVariableOp", []string{"slot", "sum"}, nil)), nil},
+		"captured by a dataset": {trainer(funcs, slot, nodeDef("c", "MapDataset", []string{"sum", "slot"},
+			attrs{"f": function("use")})), []string{"opt/slot"}},
+		"only assigned": {trainer(funcs, slot, nodeDef("u", "AssignVariableOp", []string{"slot", "sum"}, nil)), nil},
 		"asked for first": {trainer(funcs, slot, nodeDef("t", "VarIsInitializedOp", []string{"slot"}, nil),
 			nodeDef("u", "ReadVariableOp", []string{"slot"}, nil)), nil},
 		"not used": {trainer(funcs, slot), nil},
-		"cycle of nodes": {trainer(funcs, nodeDef("m", "Merge", []string{"slot", "n"}, nil), nodeDef("n", "NextIteration", []string{"m"}, nil), slot,
+		"cycle of nodes": {trainer(funcs, nodeDef("m", "Merge", []string{"slot", "n"}, nil),
+			nodeDef("n", "NextIteration", []string{"m"}, nil), slot,
 			nodeDef("u", "ReadVariableOp", []string{"n"}, nil)), []string{"opt/slot"}},
-		"input that is not there": {trainer(funcs, nodeDef("u", "ReadVariableOp", []string{"gone", "gone:7", "^gone", ""}, nil)), nil},
+		"input that is not there": {trainer(funcs, nodeDef("u", "ReadVariableOp", []string{"gone", "gone:7", "^gone", ""},
+			nil)), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := read(t, c.meta)
@@ -198,7 +212,8 @@ func TestVariablesAreFollowedThrough(t *testing.T) {
 
 // Each level calls the next one twice, so 41 functions have 2^40 call paths.
 func TestCallsAreFollowedOnce(t *testing.T) {
-	funcs := []*function_go_proto.FunctionDef{def("f0", []string{"r"}, nil, nodeDef("u", "ReadVariableOp", []string{"r"}, nil))}
+	funcs := []*function_go_proto.FunctionDef{def("f0", []string{"r"}, nil,
+		nodeDef("u", "ReadVariableOp", []string{"r"}, nil))}
 	for i := range 40 {
 		next := attrs{"f": function(fmt.Sprintf("f%d", i))}
 		funcs = append(funcs, def(fmt.Sprintf("f%d", i+1), []string{"r"}, nil,
@@ -206,6 +221,97 @@ func TestCallsAreFollowedOnce(t *testing.T) {
 	}
 	m := read(t, trainer(funcs, nodeDef("call", "PartitionedCall", []string{"v"}, attrs{"f": function("f40")})))
 	require.Empty(t, m.Problems)
+}
+
+func TestNoUsableSaver(t *testing.T) {
+	meta := trainer(nil)
+	meta.SaverDef.RestoreOpName = "gone"
+	m := read(t, meta)
+	require.Nil(t, m.Saver)
+	require.Equal(t, []string{"error optimizer-not-restored train", "warning no-saver"}, brief(m.Problems))
+	require.Contains(t, m.Problems[1].Message, "names gone as the operation that restores, but the graph does not have it")
+	meta.SaverDef = nil
+	require.Nil(t, read(t, meta).Saver)
+}
+
+func TestUnfitVariantsAreNotUsed(t *testing.T) {
+	sig := func(in infos, out infos) *pb.SignatureDef { return &pb.SignatureDef{Inputs: in, Outputs: out} }
+	loss := infos{"loss": info("loss:0", float)}
+	x := infos{"x": info("x:0", float, -1, 3)}
+	for name, c := range map[string]struct {
+		add  map[string]*pb.SignatureDef
+		want []string
+		says string
+	}{
+		"train_n of the same rank": {map[string]*pb.SignatureDef{"train_n": sig(x, loss)},
+			[]string{"warning unusable-signature train_n"}, "its input x is [?,3]"},
+		"twin of open shape": {map[string]*pb.SignatureDef{"train_xla": sig(x, loss)},
+			[]string{"warning unusable-signature train_xla"}, "no fixed shape"},
+		"twin of another type": {map[string]*pb.SignatureDef{"train_xla": sig(infos{"x": info("x:0",
+			types_go_proto.DataType_DT_INT32, 4, 3)}, loss)},
+			[]string{"warning unusable-signature train_xla"}, "its input x is int32"},
+		"evaluate without the input": {map[string]*pb.SignatureDef{"evaluate": sig(infos{"z": info("x:0", float, -1, 3)},
+			loss)},
+			[]string{"warning unusable-signature evaluate"}, "it has no input x"},
+		"sync without group": {map[string]*pb.SignatureDef{"train_sync": sig(x, loss)},
+			[]string{"warning unusable-signature train_sync"}, "no input group_size"},
+		"gradients without apply": {map[string]*pb.SignatureDef{"gradients": sig(x, loss)},
+			[]string{"warning unusable-signature gradients"}, "no signature apply"},
+		"apply without gradients": {map[string]*pb.SignatureDef{"apply": sig(nil, loss)},
+			[]string{"warning unusable-signature apply"}, "no signature gradients"},
+		"apply that takes data": {map[string]*pb.SignatureDef{"accumulate": sig(x, loss), "apply": sig(x, loss)},
+			[]string{"warning unusable-signature apply"}, "it takes data: x"},
+		"rate of another type": {map[string]*pb.SignatureDef{"set_learning_rate": sig(infos{"learning_rate": info("x:0",
+			types_go_proto.DataType_DT_INT32)}, loss)},
+			[]string{"warning unusable-signature set_learning_rate"}, "one float scalar"},
+		"tensor that is not there": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": info("gone:0", float, -1, 3)},
+			infos{"y": info("x:0", float)})},
+			[]string{"warning missing-tensor predict.x"}, "the tensor gone:0"},
+		"sparse": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": {Encoding: &pb.TensorInfo_CooSparse_{CooSparse: &pb.TensorInfo_CooSparse{}}, Dtype: float}}, infos{"y": info("x:0", float)})},
+			[]string{"warning sparse-input predict.x"}, "sparse"},
+		"loss that is no scalar": {map[string]*pb.SignatureDef{"train": sig(x, infos{"loss": info("loss:0", float, -1)})},
+			[]string{"error no-train-signature train"}, "must be a float scalar, but is float32 [?]"},
+		"train gone": {map[string]*pb.SignatureDef{"train": nil, "learn_": sig(x, loss)},
+			[]string{"error no-train-signature"}, "there are learn_"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			meta := trainer(nil)
+			for k, v := range c.add {
+				if meta.SignatureDef[k] = v; v == nil {
+					delete(meta.SignatureDef, k)
+				}
+			}
+			m := read(t, meta)
+			require.Equal(t, c.want, brief(m.Problems))
+			require.Contains(t, m.Problems[0].Message, c.says)
+		})
+	}
+	meta := trainer(nil)
+	meta.SignatureDef["accumulate"], meta.SignatureDef["apply"] = sig(x, loss), sig(nil, loss)
+	meta.SignatureDef["train_sync"] = sig(infos{"x": x["x"], "group_size": info("x:0", types_go_proto.DataType_DT_INT32)},
+		loss)
+	m := read(t, meta)
+	require.Equal(t, Roles{Train: "train", TrainSync: "train_sync", Gradients: "accumulate", Accumulate: "accumulate",
+		Apply: "apply"}, m.Roles)
+	require.Empty(t, m.Problems)
+}
+
+// Control characters in names must not reach a terminal.
+func TestTextIsSafeForTerminals(t *testing.T) {
+	meta := trainer(nil, nodeDef("esc\x1b[2J\nfake line", "WriteFile", nil, nil))
+	meta.SignatureDef["a\x1b]0;title\x07"] = &pb.SignatureDef{MethodName: "m\r\n",
+		Outputs: infos{"\u202ey": info("x\x00:0", float)}}
+	meta.MetaInfoDef.Tags = []string{"serve", "\x9b31m"}[:1]
+	meta.MetaInfoDef.TensorflowVersion = "2\x1b[0m"
+	m := read(t, meta)
+	var out bytes.Buffer
+	require.NoError(t, m.WriteText(&out))
+	out.WriteString(checked(m, CheckOptions{}).Error())
+	for _, r := range out.String() {
+		require.True(t, r == '\n' || texts.Printable(string(r)) == string(r), "%q", r)
+	}
+	require.NotContains(t, out.String(), "\nfake line")
+	require.Contains(t, out.String(), `esc\x1b[2J\nfake line`)
 }
 
 // In a chain of nodes in reverse order, each search starts again, so the work is quadratic and
@@ -230,87 +336,7 @@ func TestWorkIsBounded(t *testing.T) {
 	g := newGraph(meta.GraphDef)
 	const left = 500_000
 	g.work = maxWork - left
-	_, err := g.inspect([]string{"loss:0"})
-	require.ErrorIs(t, err, errTooLarge)
+	g.inspect("loss:0")
+	require.True(t, g.exhausted(0))
 	require.Less(t, g.work, maxWork+left, "it stops soon after")
-}
-
-func TestNoUsableSaver(t *testing.T) {
-	meta := trainer(nil)
-	meta.SaverDef.RestoreOpName = "gone"
-	m := read(t, meta)
-	require.Nil(t, m.Saver)
-	require.Equal(t, []string{"error optimizer-not-restored train", "warning no-saver"}, brief(m.Problems))
-	require.Contains(t, m.Problems[1].Message, "names gone as the operation that restores, but the graph does not have it")
-	meta.SaverDef = nil
-	require.Nil(t, read(t, meta).Saver)
-}
-
-func TestUnfitVariantsAreNotUsed(t *testing.T) {
-	sig := func(in infos, out infos) *pb.SignatureDef { return &pb.SignatureDef{Inputs: in, Outputs: out} }
-	loss := infos{"loss": info("loss:0", float)}
-	x := infos{"x": info("x:0", float, -1, 3)}
-	for name, c := range map[string]struct {
-		add  map[string]*pb.SignatureDef
-		want []string
-		says string
-	}{
-		"train_n of the same rank": {map[string]*pb.SignatureDef{"train_n": sig(x, loss)}, []string{"warning unusable-signature train_n"}, "its input x is [?,3]"},
-		"twin of open shape":       {map[string]*pb.SignatureDef{"train_xla": sig(x, loss)}, []string{"warning unusable-signature train_xla"}, "no fixed shape"},
-		"twin of another type": {map[string]*pb.SignatureDef{"train_xla": sig(infos{"x": info("x:0", types_go_proto.DataType_DT_INT32, 4, 3)}, loss)},
-			[]string{"warning unusable-signature train_xla"}, "its input x is int32"},
-		"evaluate without the input": {map[string]*pb.SignatureDef{"evaluate": sig(infos{"z": info("x:0", float, -1, 3)}, loss)},
-			[]string{"warning unusable-signature evaluate"}, "it has no input x"},
-		"sync without group":      {map[string]*pb.SignatureDef{"train_sync": sig(x, loss)}, []string{"warning unusable-signature train_sync"}, "no input group_size"},
-		"gradients without apply": {map[string]*pb.SignatureDef{"gradients": sig(x, loss)}, []string{"warning unusable-signature gradients"}, "no signature apply"},
-		"apply without gradients": {map[string]*pb.SignatureDef{"apply": sig(nil, loss)}, []string{"warning unusable-signature apply"}, "no signature gradients"},
-		"apply that takes data": {map[string]*pb.SignatureDef{"accumulate": sig(x, loss), "apply": sig(x, loss)},
-			[]string{"warning unusable-signature apply"}, "it takes data: x"},
-		"rate of another type": {map[string]*pb.SignatureDef{"set_learning_rate": sig(infos{"learning_rate": info("x:0", types_go_proto.DataType_DT_INT32)}, loss)},
-			[]string{"warning unusable-signature set_learning_rate"}, "one float scalar"},
-		"tensor that is not there": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": info("gone:0", float, -1, 3)}, infos{"y": info("x:0", float)})},
-			[]string{"warning missing-tensor predict.x"}, "the tensor gone:0"},
-		"scalar data": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": info("x:0", float)}, infos{"y": info("x:0", float)})},
-			[]string{"warning scalar-input predict.x"}, "without a dimension"},
-		"sparse": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": {Encoding: &pb.TensorInfo_CooSparse_{CooSparse: &pb.TensorInfo_CooSparse{}}, Dtype: float}}, infos{"y": info("x:0", float)})},
-			[]string{"warning sparse-input predict.x"}, "sparse"},
-		"loss that is no scalar": {map[string]*pb.SignatureDef{"train": sig(x, infos{"loss": info("loss:0", float, -1)})},
-			[]string{"error no-train-signature train"}, "must be a float scalar, but is float32 [?]"},
-		"train gone": {map[string]*pb.SignatureDef{"train": nil, "learn_": sig(x, loss)}, []string{"error no-train-signature"}, "there are learn_"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			meta := trainer(nil)
-			for k, v := range c.add {
-				if meta.SignatureDef[k] = v; v == nil {
-					delete(meta.SignatureDef, k)
-				}
-			}
-			m := read(t, meta)
-			require.Equal(t, c.want, brief(m.Problems))
-			require.Contains(t, m.Problems[0].Message, c.says)
-		})
-	}
-	meta := trainer(nil)
-	meta.SignatureDef["accumulate"], meta.SignatureDef["apply"] = sig(x, loss), sig(nil, loss)
-	meta.SignatureDef["train_sync"] = sig(infos{"x": x["x"], "group_size": info("x:0", types_go_proto.DataType_DT_INT32)}, loss)
-	m := read(t, meta)
-	require.Equal(t, Roles{Train: "train", TrainSync: "train_sync", Gradients: "accumulate", Accumulate: "accumulate", Apply: "apply"}, m.Roles)
-	require.Empty(t, m.Problems)
-}
-
-// Control characters in names must not reach a terminal.
-func TestTextIsSafeForTerminals(t *testing.T) {
-	meta := trainer(nil, nodeDef("esc\x1b[2J\nfake line", "WriteFile", nil, nil))
-	meta.SignatureDef["a\x1b]0;title\x07"] = &pb.SignatureDef{MethodName: "m\r\n", Outputs: infos{"\u202ey": info("x\x00:0", float)}}
-	meta.MetaInfoDef.Tags = []string{"serve", "\x9b31m"}[:1]
-	meta.MetaInfoDef.TensorflowVersion = "2\x1b[0m"
-	m := read(t, meta)
-	var out bytes.Buffer
-	require.NoError(t, m.WriteText(&out))
-	out.WriteString(checked(m, CheckOptions{}).Error())
-	for _, r := range out.String() {
-		require.True(t, r == '\n' || escape.Printable(string(r)) == string(r), "%q", r)
-	}
-	require.NotContains(t, out.String(), "\nfake line")
-	require.Contains(t, out.String(), `esc\x1b[2J\nfake line`)
 }

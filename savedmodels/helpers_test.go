@@ -104,7 +104,8 @@ func nodeDef(name, op string, inputs []string, a attrs) *node_def_go_proto.NodeD
 
 // def returns a function with resource arguments that returns the values rets.
 func def(name string, args, rets []string, nodes ...*node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
-	f := &function_go_proto.FunctionDef{Signature: &op_def_go_proto.OpDef{Name: name}, NodeDef: nodes, Ret: map[string]string{}}
+	f := &function_go_proto.FunctionDef{Signature: &op_def_go_proto.OpDef{Name: name}, NodeDef: nodes,
+		Ret: map[string]string{}}
 	for _, a := range args {
 		f.Signature.InputArg = append(f.Signature.InputArg,
 			&op_def_go_proto.OpDef_ArgDef{Name: a, Type: types_go_proto.DataType_DT_RESOURCE})
@@ -173,7 +174,7 @@ func read(t testing.TB, metas ...*pb.MetaGraphDef) *Model {
 	t.Helper()
 	data, err := proto.Marshal(&pb.SavedModel{MetaGraphs: metas})
 	require.NoError(t, err)
-	m, err := parse("byhand", data, maxMemoryBytes)
+	m, err := parse("byhand", data)
 	require.NoError(t, err)
 	m.settle("")
 	return m

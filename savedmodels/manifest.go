@@ -30,7 +30,8 @@ func Versions(dir string) ([]Version, error) {
 	var found []Version
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if n, err := strconv.ParseUint(e.Name(), 10, 63); err == nil && (exists(filepath.Join(path, modelFile)) || exists(filepath.Join(path, manifest.Name))) {
+		if n, err := strconv.ParseUint(e.Name(), 10, 63); err == nil &&
+			(exists(filepath.Join(path, modelFile)) || exists(filepath.Join(path, manifest.Name))) {
 			found = append(found, Version{int64(n), path})
 		}
 	}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
+	"strings"
 
-	"steadyfit/internal/notes"
+	"steadyfit/internal/manifest"
 )
 
 // metadataFormat is the newest supported format of the exporter's notes.
@@ -23,6 +25,9 @@ type Metadata struct {
 	Keras      string `json:"keras,omitempty"`
 	// SavedModelSHA256 is the hex SHA-256 of the exported saved_model.pb.
 	SavedModelSHA256 string `json:"saved_model_sha256,omitempty"`
+	// Names has the names of inputs, outputs, labels and metrics that differ from their keys in
+	// signatures, by key. The other fields use the names.
+	Names map[string]string `json:"names,omitempty"`
 	// Inputs and Labels describe the data inputs by name.
 	Inputs map[string]InputMetadata `json:"inputs,omitempty"`
 	Labels map[string]InputMetadata `json:"labels,omitempty"`
@@ -52,6 +57,19 @@ type Metadata struct {
 	Compiled map[string]map[string]int64 `json:"compiled,omitempty"`
 }
 
+// rename gives tensors of a signature their names in m.Names, and sorts them by name.
+func (m *Metadata) rename(tensors []Tensor) {
+	if m == nil {
+		return
+	}
+	for i, t := range tensors {
+		if name := m.Names[t.Name]; name != "" {
+			tensors[i].Name, tensors[i].Key = name, t.Name
+		}
+	}
+	slices.SortFunc(tensors, func(a, b Tensor) int { return strings.Compare(a.Name, b.Name) })
+}
+
 // InputMetadata describes an input, label or output.
 type InputMetadata struct {
 	DType string  `json:"dtype,omitempty"`
@@ -61,6 +79,8 @@ type InputMetadata struct {
 	// Rows is the number of rows in the table that the values index (input_dim of an
 	// Embedding); 0 if the values are not indices.
 	Rows int64 `json:"rows,omitempty"`
+	// FixedRank is set for a label if a dimension of size 1 more or less would change results.
+	FixedRank bool `json:"fixed_rank,omitempty"`
 	// Classes is the number of classes of a label; 0 if unknown.
 	Classes int `json:"classes,omitempty"`
 }
@@ -70,6 +90,8 @@ type InputMetadata struct {
 type DataRecord struct {
 	// ClassNames are the names of the classes, indexed by class number.
 	ClassNames []string `json:"class_names,omitempty"`
+	// NumericLabels is true if the labels of the training were numbers, so that class names have no numbers.
+	NumericLabels bool `json:"numeric_labels,omitempty"`
 	// Columns are the table columns that the only input was trained with, in order.
 	Columns []string `json:"columns,omitempty"`
 	// Ignored lists the fields that the training left out. It is empty and not nil if the record replaces
@@ -98,7 +120,7 @@ func (m *Model) WithRecord(r *DataRecord) *Model {
 
 // readMetadata reads the exporter's notes; nil if the file does not exist.
 func readMetadata(dir string) (*Metadata, error) {
-	data, err := notes.Read(dir)
+	data, err := manifest.ReadNotes(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

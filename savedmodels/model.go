@@ -12,10 +12,9 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 
 	"steadyfit/internal/contract"
-	"steadyfit/internal/nearest"
-	"steadyfit/internal/notes"
+	"steadyfit/internal/dtype"
+	"steadyfit/internal/manifest"
 	"steadyfit/option"
-	"steadyfit/tfbind"
 )
 
 // initSignature is the signature that runs when the model is loaded.
@@ -65,15 +64,13 @@ type Model struct {
 type knowledge struct {
 	vars      []*variable
 	signature map[string]facts
-	composite map[string][]composite // composite inputs of each signature
 	// load are the facts of loading the model without restoring its variables. save and restore
 	// are the facts of the saver.
 	load, save, restore facts
 	keys                map[int]string // names of the variables in checkpoints
 	// missing has the tensors that a signature names but the graph does not have.
 	missing map[string]bool
-	others  [][]string // tags of the unused metagraphs
-	noSaver string     // the reason why Saver is nil
+	noSaver string // the reason why Saver is nil
 }
 
 // Signature is a named entry point of the model.
@@ -88,12 +85,15 @@ type Signature struct {
 
 // Tensor describes an input or output of a signature.
 type Tensor struct {
-	// Name is the name in the signature, such as "x".
+	// Name is the name of the input or output in the model, such as "sepal length (cm)".
 	Name string `json:"name"`
+	// Key is the name in the signature if it differs from Name, such as "sepal_length__cm_"
+	// (Metadata.Names); empty otherwise.
+	Key string `json:"key,omitempty"`
 	// Op is the name in the graph with the output index, such as "serving_default_x:0". It is
 	// empty for a sparse or composite tensor, which consists of several tensors.
-	Op    string       `json:"op"`
-	DType tfbind.DType `json:"dtype"`
+	Op    string      `json:"op"`
+	DType dtype.DType `json:"dtype"`
 	// Shape has -1 for an unknown dimension. It is empty for a scalar, and nil if UnknownRank is
 	// set.
 	Shape       []int64 `json:"shape"`
@@ -112,8 +112,8 @@ type Saver struct {
 type Variable struct {
 	Name string `json:"name"`
 	// Container is TensorFlow's namespace of the name. It is usually empty.
-	Container string       `json:"-"`
-	DType     tfbind.DType `json:"dtype"`
+	Container string      `json:"-"`
+	DType     dtype.DType `json:"dtype"`
 	// Shape has -1 for an unknown dimension. It is nil if UnknownRank is set.
 	Shape       []int64 `json:"shape"`
 	UnknownRank bool    `json:"-"`
@@ -174,7 +174,7 @@ func Open(dir string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := parse(dir, data, maxMemoryBytes)
+	m, err := parse(dir, data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, modelFile), err)
 	}
@@ -183,8 +183,13 @@ func Open(dir string) (*Model, error) {
 	}
 	m.Metadata, m.notes = readMetadata(dir)
 	if n := m.Metadata; n != nil && n.SavedModelSHA256 != "" && n.SavedModelSHA256 != m.Hash {
-		return nil, fmt.Errorf("%w: %s was damaged or replaced since it was exported: its SHA-256 is %s, but %s has %s; export the model again",
-			ErrNotSavedModel, filepath.Join(dir, modelFile), m.Hash, notes.File, n.SavedModelSHA256)
+		return nil, fmt.Errorf("%w: %s was damaged or replaced since it was exported: its SHA-256 is %s, but %s has %s; "+
+			"export the model again",
+			ErrNotSavedModel, filepath.Join(dir, modelFile), m.Hash, manifest.NotesFile, n.SavedModelSHA256)
+	}
+	for _, s := range m.Signatures {
+		m.Metadata.rename(s.Inputs)
+		m.Metadata.rename(s.Outputs)
 	}
 	m.settle("")
 	m.findBase()
@@ -205,7 +210,8 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 	for i := range named.Signatures {
 		s := &named.Signatures[i]
 		t := s.Output(output)
-		if t == nil || t.Op == "" || len(s.DataInputs()) == 0 || s.Output(contract.OutputLoss) != nil || !reservedOutputs[contract.OutputLoss].fits(*t) {
+		if t == nil || t.Op == "" || len(s.DataInputs()) == 0 || s.Output(contract.OutputLoss) != nil ||
+			!reservedOutputs[contract.OutputLoss].fits(*t) {
 			continue
 		}
 		found = true
@@ -224,14 +230,15 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 		if slices.Sort(scalars); len(scalars) > 0 {
 			reason = "no signature has such a float scalar; there are " + enumerate(slices.Compact(scalars), 8)
 		}
-		return nil, &option.Error{Option: "Model.WithLoss", Value: output, Reason: reason, Fix: "correct the name, or omit it", Err: ErrNoSignature}
+		return nil, &option.Error{Option: "Model.WithLoss", Value: output, Reason: reason,
+			Fix: "correct the name, or omit it", Err: ErrNoSignature}
 	}
 	named.settle("")
 	return &named, nil
 }
 
-func parse(dir string, data []byte, maxMemory int64) (*Model, error) {
-	src, err := decode(data, maxMemory)
+func parse(dir string, data []byte) (*Model, error) {
+	src, err := decode(data)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +256,13 @@ func parse(dir string, data []byte, maxMemory int64) (*Model, error) {
 			})
 		}
 	}
-	return m, m.gather(src)
+	g := newGraph(src.graph)
+	m.gather(src, g)
+	if g.exhausted(0) {
+		return nil, fmt.Errorf("%w: following its graph takes more than %d steps, far more than any real model; the file "+
+			"may be damaged or malicious", errTooLarge, maxWork)
+	}
+	return m, nil
 }
 
 // tensors converts inputs or outputs and sorts them by name.
@@ -259,7 +272,7 @@ func tensors(infos map[string]*pb.TensorInfo) []Tensor {
 		info := infos[name]
 		shape := info.GetTensorShape()
 		t := Tensor{
-			Name: name, Op: info.GetName(), DType: tfbind.DType(info.GetDtype()),
+			Name: name, Op: info.GetName(), DType: dtype.DType(info.GetDtype()),
 			UnknownRank: shape.GetUnknownRank(),
 		}
 		if !t.UnknownRank {
@@ -277,20 +290,14 @@ func tensors(infos map[string]*pb.TensorInfo) []Tensor {
 }
 
 // gather finds the facts of every part of the graph that can run.
-func (m *Model) gather(src *source) (err error) {
-	g := newGraph(src.graph)
+func (m *Model) gather(src *source, g *graph) {
 	for _, a := range src.meta.GetAssetFileDef() {
 		if i := g.nodeOf(a.GetTensorInfo().GetName()); i >= 0 {
 			g.asset[g.main.nodes[i].def.GetName()] = true
 		}
 	}
-	inspect := func(to *facts, roots ...string) {
-		if err == nil {
-			*to, err = g.inspect(roots)
-		}
-	}
 	k := &m.known
-	*k = knowledge{vars: g.vars, signature: map[string]facts{}, composite: map[string][]composite{}, missing: map[string]bool{}, others: src.others}
+	*k = knowledge{vars: g.vars, signature: map[string]facts{}, missing: map[string]bool{}}
 	for _, s := range m.Signatures {
 		var roots []string
 		for _, t := range s.Outputs {
@@ -301,14 +308,9 @@ func (m *Model) gather(src *source) (err error) {
 				k.missing[t.Op] = true
 			}
 		}
-		var f facts
-		inspect(&f, roots...)
-		k.signature[s.Name] = f
-		if err == nil {
-			k.composite[s.Name], err = g.composites(roots, src.kinds)
-		}
+		k.signature[s.Name] = g.inspect(roots...)
 	}
-	inspect(&k.load, loadOps(src.meta)...)
+	k.load = g.inspect(loadOps(src.meta)...)
 
 	saver := src.meta.GetSaverDef()
 	for _, part := range [][2]string{
@@ -318,20 +320,16 @@ func (m *Model) gather(src *source) (err error) {
 	} {
 		if part[1] == "" {
 			k.noSaver = "the model does not name the " + part[0]
-			return err
+			return
 		}
 		if g.nodeOf(part[1]) < 0 {
 			k.noSaver = "the model names " + part[1] + " as the " + part[0] + ", but the graph does not have it"
-			return err
+			return
 		}
 	}
 	m.Saver = &Saver{saver.GetFilenameTensorName(), saver.GetSaveTensorName(), saver.GetRestoreOpName()}
-	inspect(&k.save, m.Saver.SaveTensor)
-	inspect(&k.restore, m.Saver.RestoreOp)
-	if err == nil {
-		k.keys, err = g.keys(m.Saver.RestoreOp)
-	}
-	return err
+	k.save, k.restore = g.inspect(m.Saver.SaveTensor), g.inspect(m.Saver.RestoreOp)
+	k.keys = g.keys(m.Saver.RestoreOp)
 }
 
 // loadOps returns the operations that TensorFlow runs when it loads the model, without
@@ -349,7 +347,7 @@ func loadOps(meta *pb.MetaGraphDef) []string {
 }
 
 // Signature returns the signature with the given name. The error ErrNoSignature lists the
-// model's signatures, nearest name first.
+// model's signatures.
 func (m *Model) Signature(name string) (*Signature, error) {
 	if m == nil {
 		return nil, errNoModel
@@ -358,10 +356,11 @@ func (m *Model) Signature(name string) (*Signature, error) {
 		return s, nil
 	}
 	if len(m.Signatures) == 0 {
-		return nil, fmt.Errorf("%s: %w: %q; the model has no signatures; export it with signatures", m.Dir, ErrNoSignature, name)
+		return nil, fmt.Errorf("%s: %w: %q; the model has no signatures; export it with signatures", m.Dir, ErrNoSignature,
+			name)
 	}
 	return nil, fmt.Errorf("%s: %w: %q; there are %s", m.Dir, ErrNoSignature, name,
-		enumerate(nearest.Sort(name, m.signatureNames()), 10))
+		enumerate(m.signatureNames(), 20))
 }
 
 func (m *Model) signatureNames() []string {

@@ -61,7 +61,8 @@ func setOf(names string) map[string]bool {
 
 var (
 	// checkpointOps are safe in the functions that save and restore a model.
-	checkpointOps = setOf("Save SaveSlices SaveV2 MergeV2Checkpoints Restore RestoreSlice RestoreV2 DTensorRestoreV2 DistributedSave")
+	checkpointOps = setOf("Save SaveSlices SaveV2 MergeV2Checkpoints Restore RestoreSlice RestoreV2 DTensorRestoreV2 " +
+		"DistributedSave")
 
 	// vocabularyOps are safe at load if they read an asset of the model.
 	vocabularyOps = setOf("InitializeTableFromTextFile InitializeTableFromTextFileV2")
@@ -74,22 +75,30 @@ var (
 	// createsVariable are the operations that create a variable or a handle to one.
 	createsVariable = setOf("VarHandleOp VariableV2 Variable AutoReloadVariable")
 
-	// heavyMath are the operations whose gradients underflow in float16 without loss scaling.
-	heavyMath = setOf("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv1D Conv2D Conv3D DepthwiseConv2dNative Conv2DBackpropInput " +
+	// heavyMath are the matrix products and convolutions.
+	heavyMath = setOf("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv1D Conv2D Conv3D " +
+		"DepthwiseConv2dNative Conv2DBackpropInput " +
 		"_FusedMatMul _FusedConv2D")
 
 	// pureOps are operations whose result depends only on their inputs and attributes, and which
 	// treat samples, the first dimension of a batch, independently of each other unless their
 	// axes or shapes say otherwise (part.mixes). Reading a variable is one of them.
-	pureOps = setOf("Const Identity IdentityN Snapshot StopGradient PreventGradient NoOp ReadVariableOp ResourceGather EnsureShape " +
-		"Abs Add AddV2 AddN Sub Mul Div RealDiv DivNoNan MulNoNan FloorDiv FloorMod Mod Maximum Minimum Pow Square SquaredDifference " +
-		"Sqrt Rsqrt Reciprocal Inv Exp Expm1 Log Log1p Neg Sign Sin Cos Tan Asin Acos Atan Atan2 Sinh Cosh Tanh Erf Erfc Sigmoid " +
+	pureOps = setOf("Const Identity IdentityN Snapshot StopGradient PreventGradient NoOp ReadVariableOp ResourceGather " +
+		"EnsureShape " +
+		"Abs Add AddV2 AddN Sub Mul Div RealDiv DivNoNan MulNoNan FloorDiv FloorMod Mod Maximum Minimum Pow Square " +
+		"SquaredDifference " +
+		"Sqrt Rsqrt Reciprocal Inv Exp Expm1 Log Log1p Neg Sign Sin Cos Tan Asin Acos Atan Atan2 Sinh Cosh Tanh Erf Erfc " +
+		"Sigmoid " +
 		"Softplus Softsign Relu Relu6 LeakyRelu Elu Selu Floor Ceil Round Rint ClipByValue Cast Bitcast Select SelectV2 " +
-		"Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot IsNan IsInf IsFinite ZerosLike OnesLike " +
-		"BiasAdd Shape ShapeN Size Rank Reshape ExpandDims Squeeze Transpose Pack Unpack ConcatV2 Split SplitV Slice StridedSlice Tile " +
-		"Pad PadV2 MirrorPad BroadcastTo BroadcastArgs Fill Range GatherV2 OneHot DepthToSpace SpaceToDepth SpaceToBatchND BatchToSpaceND " +
+		"Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot IsNan IsInf IsFinite " +
+		"ZerosLike OnesLike " +
+		"BiasAdd Shape ShapeN Size Rank Reshape ExpandDims Squeeze Transpose Pack Unpack ConcatV2 Split SplitV Slice " +
+		"StridedSlice Tile " +
+		"Pad PadV2 MirrorPad BroadcastTo BroadcastArgs Fill Range GatherV2 OneHot DepthToSpace SpaceToDepth " +
+		"SpaceToBatchND BatchToSpaceND " +
 		"ResizeBilinear ResizeNearestNeighbor ResizeBicubic MatrixBandPart " +
-		"MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv1D Conv2D Conv3D DepthwiseConv2dNative Conv2DBackpropInput " +
+		"MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv1D Conv2D Conv3D DepthwiseConv2dNative " +
+		"Conv2DBackpropInput " +
 		"MaxPool MaxPool3D AvgPool AvgPool3D LRN FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 Softmax LogSoftmax " +
 		"Sum Mean Max Min Prod All Any ArgMax ArgMin Cumsum")
 
@@ -97,12 +106,11 @@ var (
 	shapeOps = setOf("Shape ShapeN Size")
 
 	// sizeOps are the pure operations that compute shapes from shapes.
-	sizeOps = setOf("Identity IdentityN Snapshot StopGradient EnsureShape Cast Add AddV2 Sub Mul FloorDiv Maximum Minimum Reshape " +
+	sizeOps = setOf("Identity IdentityN Snapshot StopGradient EnsureShape Cast Add AddV2 Sub Mul FloorDiv Maximum " +
+		"Minimum Reshape " +
 		"ExpandDims Squeeze Pack Unpack ConcatV2 Slice StridedSlice GatherV2 Prod Sum Max Min")
 
-	// keepsShape are the pure operations whose result has the shape of their first input.
-	keepsShape = setOf("EnsureShape Cast ZerosLike OnesLike")
-
 	// boolOps are the pure operations whose result is bool.
-	boolOps = setOf("Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot IsNan IsInf IsFinite All Any")
+	boolOps = setOf("Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot IsNan IsInf " +
+		"IsFinite All Any")
 )

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/contract"
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
 	"steadyfit/option"
-	"steadyfit/tfbind"
 )
 
 // errNotParallel means that several processes cannot train the model together.
@@ -50,18 +50,16 @@ type Parallel struct {
 
 // ParallelStep is a step of a rank. On ranks with samples, its inputs begin with those of the
 // signature gradients or evaluate. The inputs of the signature apply, which may have the same
-// names, are last. The first output is shares, float32 [ranks * n], and the second is the time
-// after the exchange, float64, in seconds since 1970. The outputs of the signature apply and the
-// running metrics follow. The share of a rank consists of the flags of the rank, the seconds from
-// Began until the rank had its results, a number that is 0 if its gradients are not finite and
-// otherwise 1, and the metrics of the signature gradients or evaluate.
+// names, are last. The first output is shares, float32 [ranks * n]. The outputs of the signature apply
+// and the running metrics follow. The share of a rank consists of the flags of the rank, a number that
+// is 0 if its gradients are not finite and otherwise 1, and the metrics of the signature gradients or
+// evaluate.
 type ParallelStep struct {
 	Signature
 	// Own is the number of inputs that belong to the signature gradients or evaluate.
 	Own int
-	// Flags is the tensor to feed the flags to, float32 [2]. Began is the tensor to feed the time
-	// to at which the work of the rank began, float64, in seconds since 1970.
-	Flags, Began string
+	// Flags is the tensor to feed the flags to, float32 [2].
+	Flags string
 }
 
 const (
@@ -70,18 +68,15 @@ const (
 	maxGathered = 256 << 10
 	// largeVariable is the least size, in bytes, of a variable that is exchanged alone.
 	largeVariable = 1 << 20
-	// minNarrowed is the least size, in bytes, of an accumulator that is exchanged as bfloat16.
-	// Smaller accumulators may need float32, as a number of samples does, and would save little
-	// traffic.
-	minNarrowed = 4 << 10
 	// parallelPrefix begins the names of the added operations.
 	parallelPrefix = "steadyfit_parallel/"
 )
 
 // reducible maps the type of a variable to a type of the same size that CollectiveReduceV2 can add.
-var reducible = map[tfbind.DType]tfbind.DType{
-	tfbind.Float32: tfbind.Float32, tfbind.Float64: tfbind.Float64, tfbind.Float16: tfbind.Float16, tfbind.BFloat16: tfbind.BFloat16,
-	tfbind.Int32: tfbind.Int32, tfbind.Int64: tfbind.Int64, tfbind.Uint32: tfbind.Int32, tfbind.Uint64: tfbind.Int64,
+var reducible = map[dtype.DType]dtype.DType{
+	dtype.Float32: dtype.Float32, dtype.Float64: dtype.Float64, dtype.Float16: dtype.Float16,
+	dtype.BFloat16: dtype.BFloat16,
+	dtype.Int32:    dtype.Int32, dtype.Int64: dtype.Int64, dtype.Uint32: dtype.Int32, dtype.Uint64: dtype.Int64,
 }
 
 // ParallelOptions configure Model.Parallel.
@@ -93,9 +88,6 @@ type ParallelOptions struct {
 	// mean over the ranks. Integer variables, such as the states of random generators, get the
 	// value of the first rank.
 	Inexact bool
-	// BFloat16 exchanges float32 accumulators of 4 KiB or more as bfloat16, which takes half as
-	// many bytes. The part of each rank, and each sum, is rounded to 8 bits.
-	BFloat16 bool
 }
 
 // Parallel returns the steps of a rank. Without ParallelOptions.Inexact, variables that would differ
@@ -108,7 +100,7 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	if err != nil {
 		return nil, err
 	}
-	src, err := decode(file, maxMemoryBytes)
+	src, err := decode(file)
 	if err != nil {
 		return nil, err
 	}
@@ -131,21 +123,22 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 			p.nodes, out.NoEvaluation = nodes, fmt.Errorf("several processes cannot evaluate the model together: %w", err)
 		}
 	}
-	out.Graph, err = proto.Marshal(&graph_go_proto.GraphDef{Node: p.nodes, Library: p.library, Versions: p.def.GetVersions()})
+	out.Graph, err = proto.Marshal(&graph_go_proto.GraphDef{Node: p.nodes, Library: p.library,
+		Versions: p.def.GetVersions()})
 	return out, err
 }
 
 func newParallel(m *Model, src *source, o ParallelOptions) *parallel {
 	return &parallel{
-		division: division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), library: &function_go_proto.FunctionDefLibrary{}},
-		rank:     o.Rank, ranks: o.Ranks, bfloat16: o.BFloat16, functions: map[string]bool{}, instance: contract.FirstInstance,
+		division: division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph),
+			library: &function_go_proto.FunctionDefLibrary{}},
+		rank: o.Rank, ranks: o.Ranks, functions: map[string]bool{}, instance: contract.FirstInstance,
 	}
 }
 
 type parallel struct {
 	division
 	rank, ranks int
-	bfloat16    bool
 	functions   map[string]bool // names of the functions in library
 	instance    int             // key of the first sum of the current steps
 }
@@ -154,7 +147,7 @@ type parallel struct {
 type exchanged struct {
 	*variable
 	id int
-	as tfbind.DType // the type of the sum
+	as dtype.DType // the type of the sum
 	// mean is true for a variable that is averaged instead of summed. first is true for a variable
 	// that gets the value of the first rank. running is true for a variable of running metrics.
 	mean, first, running bool
@@ -189,9 +182,6 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 		case e.unknown || slices.ContainsFunc(e.shape, func(d int64) bool { return d < 0 }):
 			return nil, fmt.Errorf("variable %s, which signature %s changes, has no fixed shape", e.name, of.Name)
 		}
-		if p.bfloat16 && cleared[id] && e.dtype == tfbind.Float32 && e.bytes() >= minNarrowed {
-			e.as = tfbind.BFloat16
-		}
 		list = append(list, e)
 	}
 	if then != nil && !slices.ContainsFunc(list, func(e *exchanged) bool { return cleared[e.id] }) {
@@ -208,7 +198,8 @@ func (m *Model) whyInexact() string {
 	}
 	gradients := k.signature[r.Gradients]
 	if own := uses(r.Gradients).minus(uses(r.Apply), uses(r.ResetMetrics)); len(own) > 0 {
-		return fmt.Sprintf("signature %s changes %s", r.Gradients, m.variables(own, "that signature "+r.Apply+" does not, such as moving averages or the state of a random generator"))
+		return fmt.Sprintf("signature %s changes %s", r.Gradients,
+			m.variables(own, "that signature "+r.Apply+" does not, such as moving averages or the state of a random generator"))
 	}
 	if len(gradients.fleeting) > 0 {
 		f := gradients.fleeting[0]
@@ -233,22 +224,22 @@ func (g *subgraph) integers(name string, values []int64, shape ...int64) string 
 	for _, v := range values {
 		raw = binary.LittleEndian.AppendUint64(raw, uint64(v))
 	}
-	g.Constant(g.prefix+name, tfbind.Int64, raw, shape...)
+	g.Constant(g.prefix+name, dtype.Int64, raw, shape...)
 	return g.prefix + name
 }
 
 func (g *subgraph) int32(name string, value int32) string {
-	g.Constant(g.prefix+name, tfbind.Int32, binary.LittleEndian.AppendUint32(nil, uint32(value)))
+	g.Constant(g.prefix+name, dtype.Int32, binary.LittleEndian.AppendUint32(nil, uint32(value)))
 	return g.prefix + name
 }
 
-func (g *subgraph) cast(name, value string, from, to tfbind.DType) string {
+func (g *subgraph) cast(name, value string, from, to dtype.DType) string {
 	return g.add(name, "Cast", graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to)}, value)
 }
 
 // convert reinterprets a value as another type of the same size, or rounds it to a type of another
 // size.
-func (g *subgraph) convert(name, value string, from, to tfbind.DType) string {
+func (g *subgraph) convert(name, value string, from, to dtype.DType) string {
 	switch {
 	case from == to:
 		return value
@@ -258,14 +249,16 @@ func (g *subgraph) convert(name, value string, from, to tfbind.DType) string {
 	return g.add(name, "Bitcast", graphdef.Attrs{"T": graphdef.Type(from), "type": graphdef.Type(to)}, value)
 }
 
-func (g *subgraph) reshape(name, value string, d tfbind.DType, shape string) string {
-	return g.add(name, "Reshape", graphdef.Attrs{"T": graphdef.Type(d), "Tshape": graphdef.Type(tfbind.Int64)}, value, shape)
+func (g *subgraph) reshape(name, value string, d dtype.DType, shape string) string {
+	return g.add(name, "Reshape", graphdef.Attrs{"T": graphdef.Type(d), "Tshape": graphdef.Type(dtype.Int64)}, value,
+		shape)
 }
 
 // concat joins vectors.
-func (g *subgraph) concat(name string, d tfbind.DType, vectors ...string) string {
+func (g *subgraph) concat(name string, d dtype.DType, vectors ...string) string {
 	axis := g.int32(name+"_axis", 0)
-	return g.add(name, "ConcatV2", graphdef.Attrs{"N": graphdef.Int(len(vectors)), "T": graphdef.Type(d), "Tidx": graphdef.Type(tfbind.Int32)}, append(vectors, axis)...)
+	return g.add(name, "ConcatV2", graphdef.Attrs{"N": graphdef.Int(len(vectors)), "T": graphdef.Type(d),
+		"Tidx": graphdef.Type(dtype.Int32)}, append(vectors, axis)...)
 }
 
 // steps adds the steps of ranks with and without samples.
@@ -281,15 +274,14 @@ func (p *parallel) steps(name string, of, then *Signature, list []*exchanged) (b
 	if err != nil {
 		return busy, idle, fmt.Errorf("signature %s: %w", of.Name, err)
 	}
-	defer func() { p.instance += len(groupsOf(list)) }()
-	if busy, err = p.step(name, of, then, list, result, true); err == nil {
-		idle, err = p.step(name, of, then, list, result, false)
-	}
-	return busy, idle, err
+	busy, idle = p.step(name, of, then, list, result, true), p.step(name, of, then, list, result, false)
+	p.instance += len(groupsOf(list))
+	return busy, idle, nil
 }
 
 // step adds a step. busy is true for a rank with samples.
-func (p *parallel) step(name string, of, then *Signature, list []*exchanged, result *running, busy bool) (s ParallelStep, err error) {
+func (p *parallel) step(name string, of, then *Signature, list []*exchanged, result *running,
+	busy bool) (s ParallelStep) {
 	g := &subgraph{prefix: parallelPrefix + name + "/"}
 	if !busy {
 		g.prefix = parallelPrefix + name + "_idle/"
@@ -299,9 +291,7 @@ func (p *parallel) step(name string, of, then *Signature, list []*exchanged, res
 	var after []string // the operations that run before the exchange
 	own := *of
 	if busy {
-		if err := p.copy(&own, g.prefix+"own/", before...); err != nil {
-			return s, err
-		}
+		p.copy(&own, g.prefix+"own/", before...)
 		s.Inputs, s.Own = slices.Clone(own.Inputs), len(own.Inputs)
 		for _, t := range own.Outputs {
 			op, _, _ := strings.Cut(t.Op, ":")
@@ -314,27 +304,21 @@ func (p *parallel) step(name string, of, then *Signature, list []*exchanged, res
 			after = append(after, "^"+prepared)
 		}
 	}
-	flags := g.add("flags", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float32), "shape": graphdef.Shape([]int64{contract.ShareFlags})})
+	flags := g.add("flags", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(dtype.Float32),
+		"shape": graphdef.Shape([]int64{contract.ShareFlags})})
 	s.Flags = flags + ":0"
-	began := g.add("began", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Float64), "shape": graphdef.Shape(nil)})
-	s.Began = began + ":0"
-	seconds := g.add("seconds", "Sub", graphdef.Attrs{"T": graphdef.Type(tfbind.Float64)}, g.add("ready", "Timestamp", nil, after...), began)
-	shares, done := p.exchange(g, p.share(g, flags, seconds, &own, busy), shareSize(of), list, after)
-	exchanged := g.add("exchanged", "Timestamp", nil, "^"+done)
+	shares, done := p.exchange(g, p.share(g, flags, &own, busy), shareSize(of), list, after)
 	s.Outputs = []Tensor{
-		{Name: "shares", Op: shares, DType: tfbind.Float32, Shape: []int64{int64(p.ranks) * shareSize(of)}},
-		{Name: "exchanged", Op: exchanged + ":0", DType: tfbind.Float64, Shape: []int64{}},
+		{Name: "shares", Op: shares, DType: dtype.Float32, Shape: []int64{int64(p.ranks) * shareSize(of)}},
 	}
 	if then != nil {
 		apply := *then
-		if err := p.copy(&apply, g.prefix+"then/", done); err != nil {
-			return s, err
-		}
+		p.copy(&apply, g.prefix+"then/", done)
 		s.Inputs, s.Outputs = append(s.Inputs, apply.Inputs...), append(s.Outputs, apply.Outputs...)
 	}
 	s.Outputs = append(s.Outputs, result.add(g, list, done)...)
 	p.nodes = append(p.nodes, g.Nodes()...)
-	return s, nil
+	return s
 }
 
 func shareSize(of *Signature) int64 { return int64(contract.ShareResults + len(of.Metrics())) }
@@ -346,18 +330,21 @@ func (p *parallel) handles(g *subgraph, list []*exchanged) (prepared []string) {
 	for i, e := range list {
 		id := strconv.Itoa(i)
 		e.handle = g.add("handle"+id, "VarHandleOp", graphdef.Attrs{
-			"dtype": graphdef.Type(e.dtype), "shape": graphdef.Shape(e.shape), "shared_name": graphdef.Text(e.name), "container": graphdef.Text(e.container),
+			"dtype": graphdef.Type(e.dtype), "shape": graphdef.Shape(e.shape), "shared_name": graphdef.Text(e.name),
+			"container": graphdef.Text(e.container),
 		})
 		if e.running && p.rank > 0 {
 			g.Constant(g.prefix+"zero"+id, e.dtype, make([]byte, e.bytes()), e.shape...)
-			prepared = append(prepared, g.add("clear"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.prefix+"zero"+id))
+			prepared = append(prepared, g.add("clear"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)},
+				e.handle, g.prefix+"zero"+id))
 		}
-		if e.first && p.rank > 0 && e.dtype == tfbind.Uint32 && slices.Equal(e.shape, []int64{2}) {
+		if e.first && p.rank > 0 && e.dtype == dtype.Uint32 && slices.Equal(e.shape, []int64{2}) {
 			offset := binary.LittleEndian.AppendUint64(nil, uint64(uint32(p.rank)*0x9e3779b9))
 			g.Constant(g.prefix+"offset"+id, e.dtype, offset, 2)
 			read := g.add("seed"+id, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle)
 			seed := g.add("seeded"+id, "AddV2", graphdef.Attrs{"T": graphdef.Type(e.dtype)}, read, g.prefix+"offset"+id)
-			prepared = append(prepared, g.add("reseed"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, seed))
+			prepared = append(prepared, g.add("reseed"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)},
+				e.handle, seed))
 		}
 	}
 	return prepared
@@ -374,11 +361,8 @@ func (e *exchanged) elements() int64 {
 func (e *exchanged) bytes() int64 { return e.elements() * int64(e.dtype.Size()) }
 
 // copy adds a copy of a signature, whose operations run after those in after.
-func (p *parallel) copy(s *Signature, prefix string, after ...string) error {
-	nodes, library, err := p.copied(s, prefix, after...)
-	if err != nil {
-		return err
-	}
+func (p *parallel) copy(s *Signature, prefix string, after ...string) {
+	nodes, library := p.copied(s, prefix, after...)
 	p.nodes = append(p.nodes, nodes...)
 	for _, f := range library.Function {
 		if name := f.GetSignature().GetName(); !p.functions[name] {
@@ -386,42 +370,42 @@ func (p *parallel) copy(s *Signature, prefix string, after ...string) error {
 			p.library.Function = append(p.library.Function, f)
 		}
 	}
-	return nil
 }
 
 // share adds to g a vector with a place for the share of each rank (ParallelStep). It has the share of
 // this rank, and zeros in the other places, so that the sum over all ranks has all shares.
-func (p *parallel) share(g *subgraph, flags, seconds string, of *Signature, busy bool) string {
+func (p *parallel) share(g *subgraph, flags string, of *Signature, busy bool) string {
 	one := g.integers("one", []int64{1}, 1)
-	parts := []string{flags, g.reshape("work", g.cast("work_seconds", seconds, tfbind.Float64, tfbind.Float32), tfbind.Float32, one)}
+	parts := []string{flags}
 	results := of.Metrics()
 	switch finite := of.Output(contract.OutputGradsFinite); {
 	case !busy:
 		// The share of an idle rank says that its gradients are finite, and has zeros as results.
 		values := make([]int64, 1+len(results))
 		values[0] = 1
-		parts = append(parts, g.cast("results", g.integers("none", values, int64(len(values))), tfbind.Int64, tfbind.Float32))
+		parts = append(parts, g.cast("results", g.integers("none", values, int64(len(values))), dtype.Int64, dtype.Float32))
 	default:
-		value := g.cast("sound", one, tfbind.Int64, tfbind.Float32)
+		value := g.cast("sound", one, dtype.Int64, dtype.Float32)
 		if finite != nil {
-			value = g.reshape("finite", g.cast("finite_number", finite.Op, tfbind.Bool, tfbind.Float32), tfbind.Float32, one)
+			value = g.reshape("finite", g.cast("finite_number", finite.Op, dtype.Bool, dtype.Float32), dtype.Float32, one)
 		}
 		parts = append(parts, value)
 		for i, t := range results {
 			id := strconv.Itoa(i)
-			parts = append(parts, g.reshape("result"+id, g.cast("number"+id, t.Op, t.DType, tfbind.Float32), tfbind.Float32, one))
+			parts = append(parts, g.reshape("result"+id, g.cast("number"+id, t.Op, t.DType, dtype.Float32), dtype.Float32, one))
 		}
 	}
 	size := shareSize(of)
-	own := g.concat("share", tfbind.Float32, parts...)
+	own := g.concat("share", dtype.Float32, parts...)
 	around := g.integers("around", []int64{int64(p.rank) * size, int64(p.ranks-1-p.rank) * size}, 1, 2)
-	return g.add("placed", "Pad", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32), "Tpaddings": graphdef.Type(tfbind.Int64)}, own, around)
+	return g.add("placed", "Pad", graphdef.Attrs{"T": graphdef.Type(dtype.Float32),
+		"Tpaddings": graphdef.Type(dtype.Int64)}, own, around)
 }
 
 // group is a list of variables that are exchanged as one vector.
 type group struct {
 	vars   []*exchanged
-	as     tfbind.DType
+	as     dtype.DType
 	shares bool // the vector ends with the shares
 }
 
@@ -429,8 +413,8 @@ type group struct {
 // small variables of a type share one. Each large variable has a group of its own, since joining
 // variables to a vector and dividing it copies them. The first group has the shares.
 func groupsOf(list []*exchanged) []*group {
-	groups := []*group{{as: tfbind.Float32, shares: true}}
-	small := map[tfbind.DType]*group{tfbind.Float32: groups[0]}
+	groups := []*group{{as: dtype.Float32, shares: true}}
+	small := map[dtype.DType]*group{dtype.Float32: groups[0]}
 	for _, e := range list {
 		to := small[e.as]
 		if to == nil || e.bytes() >= largeVariable {
@@ -448,7 +432,8 @@ func groupsOf(list []*exchanged) []*group {
 // exchange adds the sums over all ranks: of the shares, and of the exchanged variables after the
 // operations in after. It returns the tensor of the shares, and an operation that runs after the
 // whole exchange.
-func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exchanged, after []string) (shares, done string) {
+func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exchanged, after []string) (shares,
+	done string) {
 	flat := g.integers("flat", []int64{-1}, 1)
 	size, axis := g.int32("ranks", int32(p.ranks)), g.int32("axis", 0)
 	g.integers("row", []int64{1, -1}, 2)
@@ -459,13 +444,15 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		var sizes []int64
 		for j, e := range group.vars {
 			at := fmt.Sprintf("%s_%d", id, j)
-			value := g.add("read"+at, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, append([]string{e.handle}, after...)...)
+			value := g.add("read"+at, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)},
+				append([]string{e.handle}, after...)...)
 			value = g.reshape("vector"+at, g.convert("bits"+at, value, e.dtype, d), d, flat)
 			switch {
 			case e.first && p.rank > 0:
 				value = g.add("none"+at, "ZerosLike", graphdef.Attrs{"T": graphdef.Type(d)}, value)
 			case e.mean:
-				value = g.add("part"+at, "RealDiv", graphdef.Attrs{"T": graphdef.Type(d)}, value, g.cast("ranks"+at, size, tfbind.Int32, d))
+				value = g.add("part"+at, "RealDiv", graphdef.Attrs{"T": graphdef.Type(d)}, value,
+					g.cast("ranks"+at, size, dtype.Int32, d))
 			}
 			vectors, sizes = append(vectors, value), append(sizes, e.elements())
 		}
@@ -478,7 +465,8 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		}
 		sums[0] = p.sum(g, id, sums[0], d, sizes, int32(p.instance+i))
 		if len(vectors) > 1 {
-			split := g.add("split"+id, "SplitV", graphdef.Attrs{"T": graphdef.Type(d), "Tlen": graphdef.Type(tfbind.Int64), "num_split": graphdef.Int(len(vectors))},
+			split := g.add("split"+id, "SplitV", graphdef.Attrs{"T": graphdef.Type(d), "Tlen": graphdef.Type(dtype.Int64),
+				"num_split": graphdef.Int(len(vectors))},
 				g.reshape("sums"+id, sums[0], d, flat), g.integers("sizes"+id, sizes, int64(len(sizes))), axis)
 			sums = nil
 			for j := range vectors {
@@ -488,7 +476,8 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		for j, e := range group.vars {
 			at := fmt.Sprintf("%s_%d", id, j)
 			value := g.reshape("value"+at, sums[j], d, g.integers("shape"+at, e.shape, int64(len(e.shape))))
-			assigned = append(assigned, "^"+g.add("assign"+at, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.convert("own"+at, value, d, e.dtype)))
+			assigned = append(assigned, "^"+g.add("assign"+at, "AssignVariableOp",
+				graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.convert("own"+at, value, d, e.dtype)))
 		}
 		if group.shares {
 			shares = g.reshape("shares", sums[len(group.vars)], d, flat)
@@ -500,20 +489,23 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 // sum adds the sum over all ranks of a vector whose parts have the given sizes. The sum may be a
 // matrix of one row, since TensorFlow splits a matrix into rows without a copy, unlike a vector
 // into parts.
-func (p *parallel) sum(g *subgraph, id, value string, d tfbind.DType, sizes []int64, instance int32) string {
+func (p *parallel) sum(g *subgraph, id, value string, d dtype.DType, sizes []int64, instance int32) string {
 	bytes := int64(0)
 	for _, n := range sizes {
 		bytes += n * int64(d.Size())
 	}
 	typed := graphdef.Attrs{"T": graphdef.Type(d)}
 	key := g.int32("instance"+id, instance)
-	if bytes > maxGathered || d == tfbind.BFloat16 { // CollectiveGatherV2 does not support bfloat16
-		return g.add("sum"+id, "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(d), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
+	if bytes > maxGathered || d == dtype.BFloat16 { // CollectiveGatherV2 does not support bfloat16
+		return g.add("sum"+id, "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(d), "merge_op": graphdef.Text("Add"),
+			"final_op": graphdef.Text("Id")},
 			value, g.prefix+"ranks", g.int32("group"+id, int32(contract.GroupKey(p.ranks))), key)
 	}
 	row := g.reshape("row"+id, value, d, g.prefix+"row")
-	all := g.add("gathered"+id, "CollectiveGatherV2", typed, row, g.prefix+"ranks", g.int32("group"+id, int32(contract.GroupKey(p.ranks)+1)), key)
-	each := g.add("each"+id, "Split", graphdef.Attrs{"T": graphdef.Type(d), "num_split": graphdef.Int(p.ranks)}, g.prefix+"axis", all)
+	all := g.add("gathered"+id, "CollectiveGatherV2", typed, row, g.prefix+"ranks",
+		g.int32("group"+id, int32(contract.GroupKey(p.ranks)+1)), key)
+	each := g.add("each"+id, "Split", graphdef.Attrs{"T": graphdef.Type(d), "num_split": graphdef.Int(p.ranks)},
+		g.prefix+"axis", all)
 	value = each + ":0"
 	for rank := 1; rank < p.ranks; rank++ {
 		value = g.add(fmt.Sprintf("to%s_%d", id, rank), "AddV2", typed, value, fmt.Sprintf("%s:%d", each, rank))

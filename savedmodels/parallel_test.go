@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/tfbind"
+	"steadyfit/internal/dtype"
 )
 
 // Model.Parallel returns steps for all built-in models. Tests of package session run the steps.
@@ -65,36 +65,9 @@ func TestParallelWithoutEvaluation(t *testing.T) {
 
 // Ranks gather float32 and reduce bfloat16, since CollectiveGatherV2 does not support bfloat16.
 func TestSumOfRanks(t *testing.T) {
-	for d, last := range map[tfbind.DType]string{tfbind.Float32: "AddV2", tfbind.BFloat16: "CollectiveReduceV2"} {
+	for d, last := range map[dtype.DType]string{dtype.Float32: "AddV2", dtype.BFloat16: "CollectiveReduceV2"} {
 		g := &subgraph{}
 		(&parallel{ranks: 2}).sum(g, "0", "own", d, []int64{1}, 1)
 		assert.Equal(t, last, g.Nodes()[len(g.Nodes())-1].GetOp())
-	}
-}
-
-// Accumulators of 4 KiB or more are exchanged as bfloat16. Smaller ones are exchanged as float32,
-// together with the shares.
-func TestNarrowedAccumulators(t *testing.T) {
-	for _, name := range []string{"digits", "image-224"} {
-		m, err := Builtin(name)
-		require.NoError(t, err)
-		file, err := m.read()
-		require.NoError(t, err)
-		src, err := decode(file, maxMemoryBytes)
-		require.NoError(t, err)
-		p := newParallel(m, src, ParallelOptions{Ranks: 2, BFloat16: true})
-		list, err := p.choose(m.find(m.Roles.Gradients), m.find(m.Roles.Apply), false)
-		require.NoError(t, err)
-		count := map[tfbind.DType]int{}
-		for i, group := range groupsOf(list) {
-			assert.Equal(t, i == 0, group.shares)
-			for _, e := range group.vars {
-				assert.Equal(t, e.as, group.as)
-				assert.Equal(t, e.dtype == tfbind.Float32 && e.bytes() >= 4<<10, group.as == tfbind.BFloat16, "%s: %s", name, e.name)
-				count[group.as]++
-			}
-		}
-		assert.Positive(t, count[tfbind.Float32], name)
-		assert.Positive(t, count[tfbind.BFloat16], name)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/contract"
-	"steadyfit/tfbind"
+	"steadyfit/internal/dtype"
 )
 
 // kind is what a value of a flat function depends on.
@@ -80,7 +80,7 @@ func (d *division) argument(s *Signature, a flatArg) (kind, *Tensor) {
 		if d.graph.nodeOf(t.Op) != a.from {
 			continue
 		}
-		if contract.IsReserved(t.Name) || t.DType == tfbind.String {
+		if contract.IsReserved(t.Name) || t.DType == dtype.String {
 			return live, &s.Inputs[i]
 		}
 		return sample, &s.Inputs[i]
@@ -107,9 +107,6 @@ func (d *division) argument(s *Signature, a flatArg) (kind, *Tensor) {
 func (p *part) kindOf(v value) kind {
 	if v.op < 0 {
 		return p.args[v.arg()]
-	}
-	if p.kinds[v.op] == sizes && p.ops[v.op].def.GetOp() == "Unpack" && !strings.HasSuffix(v.port, ":0") && p.isLeading(p.ops[v.op].in[0]) {
-		return shapes
 	}
 	return p.kinds[v.op]
 }
@@ -210,7 +207,8 @@ func (p *part) rank(v value) int64 {
 	}
 	recorded := p.ops[v.op].def.GetAttr()["_output_shapes"].GetList().GetShape()
 	_, index, _ := strings.Cut(v.port, ":")
-	if i, err := strconv.Atoi(index); err == nil && i >= 0 && i < len(recorded) && len(recorded) == 1 && !recorded[i].GetUnknownRank() {
+	if i, err := strconv.Atoi(index); err == nil && i >= 0 && i < len(recorded) && len(recorded) == 1 &&
+		!recorded[i].GetUnknownRank() {
 		return int64(len(recorded[i].GetDim()))
 	}
 	return 0
@@ -252,7 +250,8 @@ func (p *part) constant(op *flatOp, input int, steps *int) (all []int64, known b
 
 // elementsOf decodes the elements of a TensorProto of int32 or int64.
 func elementsOf(dtype types_go_proto.DataType, content []byte, small []int32, large []int64) (out []int64, ok bool) {
-	size := map[types_go_proto.DataType]int{types_go_proto.DataType_DT_INT32: 4, types_go_proto.DataType_DT_INT64: 8}[dtype]
+	size := map[types_go_proto.DataType]int{types_go_proto.DataType_DT_INT32: 4,
+		types_go_proto.DataType_DT_INT64: 8}[dtype]
 	if size == 0 {
 		return nil, false
 	}
@@ -334,97 +333,4 @@ func (p *part) uses(use func(v value, by int)) {
 	for _, v := range p.results {
 		use(v, -1)
 	}
-}
-
-// whyNone returns why the train step has no features.
-func (d *division) whyNone(p *part) string {
-	predicts := d.predicts(p)
-	for i := range p.ops {
-		in := p.ops[i].in
-		if !p.needed[i] || p.kinds[i] != live || !slices.ContainsFunc(in, predicts) || !slices.ContainsFunc(in, func(v value) bool { return p.kindOf(v) == sample }) {
-			continue
-		}
-		return "no matrix product or convolution comes before " + d.why(p, i)
-	}
-	return "no matrix product or convolution depends only on the data and on frozen variables"
-}
-
-// predicts returns a function that reports whether a value depends, through operations on samples,
-// on an input of the signature predict. A label is not such an input.
-func (d *division) predicts(p *part) func(v value) bool {
-	predict := d.model.find(d.model.Roles.Predict)
-	ops := make([]bool, len(p.ops))
-	of := func(v value) bool {
-		if v.op >= 0 {
-			return ops[v.op]
-		}
-		in := p.inputs[v.arg()]
-		return predict == nil || in != nil && predict.Input(in.Name) != nil
-	}
-	for i := range p.ops {
-		ops[i] = p.kinds[i] == sample && slices.ContainsFunc(p.ops[i].in, of)
-	}
-	return of
-}
-
-// why describes why a live operation is not frozen.
-func (d *division) why(p *part, i int) string {
-	op := &p.ops[i]
-	name := op.def.GetName() + " (" + op.def.GetOp() + ")"
-	switch kind := op.def.GetOp(); {
-	case strings.HasPrefix(kind, "FusedBatchNorm") && pureOps[kind]:
-		return name + ", a batch normalization in training mode"
-	case drawsRandom(kind):
-		return name + ", which draws random numbers"
-	case pureOps[kind] && p.mixes(op):
-		return name + ", which may combine samples"
-	case !pureOps[kind]:
-		return name + ", an operation that is not known to treat samples independently"
-	}
-	if p.counts(op) {
-		return name + ", which depends on the number of samples in the batch"
-	}
-	for _, v := range op.in {
-		if p.kindOf(v) == live {
-			if from := d.source(p, v); from != "" {
-				return name + ", which depends on " + from
-			}
-		}
-	}
-	return name
-}
-
-// drawsRandom reports whether an operation draws random numbers.
-func drawsRandom(op string) bool {
-	keeps, _ := contract.Fleeting(op)
-	return strings.HasPrefix(keeps, "draws") || strings.HasPrefix(op, "StatelessRandom") || strings.HasPrefix(op, "StatelessTruncated")
-}
-
-// source names the origin of a live value.
-func (d *division) source(p *part, v value) string {
-	for range 1000 {
-		if v.op < 0 {
-			if in := p.inputs[v.arg()]; in != nil {
-				return "the input " + in.Name
-			}
-			n := &d.graph.main.nodes[p.flat.args[v.arg()].from]
-			if n.variable >= 0 {
-				return "the variable " + d.graph.vars[n.variable].name + ", which training changes"
-			}
-			return "the value " + n.def.GetName()
-		}
-		op := &p.ops[v.op]
-		if drawsRandom(op.def.GetOp()) {
-			return "random numbers"
-		}
-		if p.counts(op) {
-			return "the number of samples in the batch"
-		}
-		at := slices.IndexFunc(op.in, func(in value) bool { return p.kindOf(in) == live })
-		if at < 0 {
-			return d.why(p, v.op)
-		}
-		v = op.in[at]
-	}
-	return ""
 }

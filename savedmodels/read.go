@@ -7,16 +7,12 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"steadyfit/internal/files"
 	"steadyfit/internal/wire"
@@ -24,40 +20,29 @@ import (
 
 const (
 	// maxFileBytes limits saved_model.pb, which has no weights. Real files have 10 KB to 50 MB.
-	maxFileBytes = 512 << 20
-	// maxMemoryBytes limits the memory of the decoded graph, which is estimated before
-	// decoding. An empty node takes 2 bytes in the file and over a hundred in memory.
-	maxMemoryBytes = 1 << 30
+	// Decoded, they take about ten times as much memory.
+	maxFileBytes = 128 << 20
 	// maxDepth is the limit of TensorFlow's protobuf readers for nested messages.
 	maxDepth = 100
 
 	modelFile = "saved_model.pb"
 )
 
-// Field numbers in saved_model.proto, meta_graph.proto and saved_object_graph.proto:
+// Field numbers in saved_model.proto and meta_graph.proto:
 const (
 	fieldMetaGraphs = 2 // of SavedModel
 
-	fieldMetaInfo   = 1 // of MetaGraphDef
-	fieldGraph      = 2
-	fieldSaver      = 3
-	fieldCollection = 4
-	fieldSignature  = 5
-	fieldAssetFile  = 6
-	fieldObjects    = 7
+	fieldMetaInfo = 1 // of MetaGraphDef
+	fieldGraph    = 2
+	fieldObjects  = 7
 
-	fieldTags      = 4 // of MetaInfoDef
-	fieldFunctions = 2 // concrete_functions of SavedObjectGraph
+	fieldTags = 4 // of MetaInfoDef
 )
 
 // source is a decoded saved_model.pb without the unused parts.
 type source struct {
-	meta  *pb.MetaGraphDef // without its GraphDef and object graph
+	meta  *pb.MetaGraphDef // without its graph and its object graph
 	graph *graph_go_proto.GraphDef
-	// kinds has the kinds of a function's arguments; see argumentKinds.
-	kinds map[string][]string
-	// others are the tags of the metagraphs that are not used.
-	others [][]string
 }
 
 // readFile reads a regular file of at most limit bytes.
@@ -99,21 +84,12 @@ func readModel(dir string) ([]byte, error) {
 // explainFile describes a file that was given instead of a SavedModel, and how to get a
 // SavedModel.
 func explainFile(path string) string {
-	const export = "load it in Python and export a SavedModel with signatures (scripts/export.py)"
 	switch ext := strings.ToLower(filepath.Ext(path)); {
 	case filepath.Base(path) == modelFile:
 		return "use the folder that contains it, " + filepath.Dir(path)
-	case ext == ".keras":
-		return "this is a Keras model file: " + export
-	case ext == ".h5" || ext == ".hdf5":
-		return "this is an HDF5 file of weights or of a Keras model: " + export
-	case ext == ".tflite":
-		return "this is a TensorFlow Lite model, which TensorFlow cannot train: export the model from which it was converted"
-	case ext == ".onnx":
-		return "this is an ONNX model: convert it to a SavedModel first"
-	case ext == ".pb":
-		return "this is a graph without variables, perhaps with its variables frozen into constants, which cannot be trained: " +
-			"export a SavedModel from the code that made it"
+	case ext == ".keras" || ext == ".h5" || ext == ".hdf5":
+		return "this is a Keras model or its weights: load it in Python and export a SavedModel with signatures " +
+			"(scripts/export.py)"
 	}
 	return "a SavedModel is a folder with " + modelFile + " and variables/ in it"
 }
@@ -124,20 +100,17 @@ func explainFolder(dir string) string {
 	if err != nil {
 		return "the folder cannot be listed; check its permissions"
 	}
-	if versions, err := Versions(dir); err == nil && len(versions) > 0 && exists(filepath.Join(versions[len(versions)-1].Path, modelFile)) {
+	if versions, err := Versions(dir); err == nil && len(versions) > 0 &&
+		exists(filepath.Join(versions[len(versions)-1].Path, modelFile)) {
 		return "there is one in " + versions[len(versions)-1].Path + ": use that folder"
 	}
 	for _, e := range entries {
 		name := e.Name()
 		switch ext := filepath.Ext(name); {
-		case name == "saved_model.pbtxt":
-			return "it has one in text form, " + name + ": load it in Python and save it again, which writes the binary form"
 		case e.IsDir() && exists(filepath.Join(dir, name, modelFile)):
 			return "there is one in " + filepath.Join(dir, name) + ": use that folder"
-		case ext == ".keras" || ext == ".h5" || ext == ".tflite" || ext == ".onnx" || ext == ".pb":
+		case ext == ".keras" || ext == ".h5":
 			return "it contains " + name + ": " + explainFile(name)
-		case ext == ".index" && strings.Contains(name, "ckpt") || name == "checkpoint":
-			return "it contains a checkpoint, which has weights but no program: export a SavedModel from the code that made it"
 		}
 	}
 	return "export one with scripts/export.py or tf.saved_model.save"
@@ -149,8 +122,9 @@ func exists(path string) bool {
 }
 
 // decode parses saved_model.pb and chooses the first metagraph with the tag "serve", or else
-// the first one. It returns errTooLarge instead of using more than maxMemory bytes.
-func decode(data []byte, maxMemory int64) (*source, error) {
+// the first one. It leaves out the object graph, which describes Python objects and can be as large as
+// the graph.
+func decode(data []byte) (*source, error) {
 	metas, tags, err := splitMetaGraphs(data)
 	if err != nil {
 		return nil, err
@@ -158,34 +132,26 @@ func decode(data []byte, maxMemory int64) (*source, error) {
 	if len(metas) == 0 {
 		return nil, fmt.Errorf("%w: it has no metagraph; the file is damaged or is not a SavedModel", ErrNotSavedModel)
 	}
-	chosen := chooseMetaGraph(tags)
-	src := &source{
-		meta: &pb.MetaGraphDef{}, graph: &graph_go_proto.GraphDef{}, kinds: map[string][]string{},
-		others: slices.Delete(tags, chosen, chosen+1),
-	}
-
-	// The object graph describes Python objects and can be as large as the graph. To save
-	// memory, its functions are decoded one by one.
-	budget := &estimate{left: maxMemory, sizes: map[protoreflect.FullName]int64{}}
-	var rest []byte
-	for f := range fields(metas[chosen], &err) {
-		switch f.Num {
-		case fieldGraph:
-			err = budget.decode(f.Value, src.graph, "graph")
-		case fieldMetaInfo, fieldSaver, fieldCollection, fieldSignature, fieldAssetFile:
-			rest = append(rest, f.Raw...)
-		case fieldObjects:
-			for f := range fields(f.Value, &err) {
-				if f.Num == fieldFunctions {
-					err = src.argumentKinds(f.Raw, budget)
-				}
-			}
+	var used []byte
+	for f := range fields(metas[chooseMetaGraph(tags)], &err) {
+		if f.Num != fieldObjects {
+			used = append(used, f.Raw...)
 		}
 	}
-	if err == nil {
-		err = budget.decode(rest, src.meta, "metagraph")
+	if err != nil {
+		return nil, err
 	}
-	return src, err
+	meta := &pb.MetaGraphDef{}
+	options := proto.UnmarshalOptions{DiscardUnknown: true, RecursionLimit: maxDepth}
+	if err := options.Unmarshal(used, meta); err != nil {
+		return nil, fmt.Errorf("%w: its metagraph is damaged: %w", ErrNotSavedModel, err)
+	}
+	graph := meta.GetGraphDef()
+	if graph == nil {
+		graph = &graph_go_proto.GraphDef{}
+	}
+	meta.GraphDef = nil
+	return &source{meta: meta, graph: graph}, nil
 }
 
 // chooseMetaGraph returns the index of the first metagraph with the tag "serve", or else 0.
@@ -220,17 +186,13 @@ func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
 		if f.Num != fieldMetaGraphs {
 			continue
 		}
-		// Each metagraph costs a scan. Real models have one or two.
-		if len(metas) == 64 {
-			return nil, nil, fmt.Errorf("%w: it has more than 64 metagraphs", errTooLarge)
-		}
 		var own []string
 		for f := range fields(f.Value, &err) {
 			if f.Num != fieldMetaInfo {
 				continue
 			}
 			for f := range fields(f.Value, &err) {
-				if f.Num == fieldTags && len(own) < 64 {
+				if f.Num == fieldTags {
 					own = append(own, string(f.Value))
 				}
 			}
@@ -244,80 +206,7 @@ func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
 // if the message is damaged.
 func fields(data []byte, err *error) iter.Seq[wire.Field] {
 	return wire.Fields(data, err, func(at int, cause error) error {
-		return fmt.Errorf("%w: it is truncated or damaged at byte %d of a message (%w); copy or export the model again", ErrNotSavedModel, at, cause)
+		return fmt.Errorf("%w: it is truncated or damaged at byte %d of a message (%w); copy or export the model again",
+			ErrNotSavedModel, at, cause)
 	})
-}
-
-// estimate adds up the memory that decoding will take and returns errTooLarge above a limit.
-type estimate struct {
-	left  int64
-	sizes map[protoreflect.FullName]int64
-}
-
-// decode merges an encoded message into m if the memory suffices.
-func (e *estimate) decode(data []byte, m proto.Message, what string) error {
-	if err := e.message(m.ProtoReflect().Descriptor(), data, maxDepth); err != nil {
-		return err
-	}
-	merge := proto.UnmarshalOptions{Merge: true, DiscardUnknown: true, RecursionLimit: maxDepth}
-	if err := merge.Unmarshal(data, m); err != nil {
-		return fmt.Errorf("%w: its %s is damaged: %w", ErrNotSavedModel, what, err)
-	}
-	return nil
-}
-
-func (e *estimate) take(n int64) error {
-	if e.left -= n; e.left < 0 {
-		return fmt.Errorf("%w: decoding it would take more than %d MiB of memory; "+
-			"real models need far less; the file may be damaged or malicious", errTooLarge, maxMemoryBytes>>20)
-	}
-	return nil
-}
-
-// message adds the memory of an encoded message of type d and of the messages in it.
-func (e *estimate) message(d protoreflect.MessageDescriptor, data []byte, depth int) error {
-	if depth == 0 {
-		return fmt.Errorf("%w: its messages are nested more than %d deep; the file is damaged or malicious",
-			ErrNotSavedModel, maxDepth)
-	}
-	err := e.take(e.size(d))
-	if err != nil {
-		return err
-	}
-	known := d.Fields()
-	for f := range fields(data, &err) {
-		// A growing list doubles its capacity, and the old array exists until it is copied.
-		const element = 3 * 8
-		switch fd := known.ByNumber(f.Num); {
-		case fd == nil:
-		case f.Typ != protowire.BytesType:
-			if fd.IsList() {
-				err = e.take(element)
-			}
-		case fd.Message() != nil:
-			if err = e.take(element); err == nil {
-				err = e.message(fd.Message(), f.Value, depth-1)
-			}
-		case fd.Kind() == protoreflect.StringKind || fd.Kind() == protoreflect.BytesKind:
-			err = e.take(int64(f.Size) + 3*element)
-		default: // packed numbers, each at least one byte
-			err = e.take(int64(f.Size) * element)
-		}
-	}
-	return err
-}
-
-// size returns the memory of an empty message.
-func (e *estimate) size(d protoreflect.MessageDescriptor) int64 {
-	if s, ok := e.sizes[d.FullName()]; ok {
-		return s
-	}
-	s := int64(128) // also the size of a map entry
-	if mt, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName()); err == nil && !d.IsMapEntry() {
-		if t := reflect.TypeOf(mt.Zero().Interface()); t.Kind() == reflect.Pointer {
-			s = int64(t.Elem().Size()) + 16
-		}
-	}
-	e.sizes[d.FullName()] = s
-	return s
 }

@@ -86,12 +86,12 @@ func (m *Model) choose(names []string, suits func(*Signature) bool) string {
 // used. train names the train signature; empty means the usual one.
 func (j *judgement) resolve(train string) {
 	r := &j.roles
-	usual := j.choose(trainNames, (*Signature).hasLoss)
+	usual := j.choose(trainNames, (*Signature).HasLoss)
 	r.Train = usual
 	if train != "" {
-		r.Train = j.choose([]string{train}, (*Signature).hasLoss)
+		r.Train = j.choose([]string{train}, (*Signature).HasLoss)
 	}
-	r.Evaluate = j.choose(evaluateNames, (*Signature).hasLoss)
+	r.Evaluate = j.choose(evaluateNames, (*Signature).HasLoss)
 	r.Predict = j.choose(predictNames, nil)
 	r.SetLearningRate = j.take("set_learning_rate", func(s *Signature) string {
 		if len(s.Inputs) == 1 && reservedInputs[contract.InputLearningRate].fits(s.Inputs[0]) {
@@ -151,7 +151,8 @@ func (j *judgement) take(name string, wrong func(*Signature) string) string {
 }
 
 func (j *judgement) unusable(name, why string) {
-	j.report(warning, contract.CodeUnusableSignature, name, "correct it in the code that exports the model", "signature %s is not used: %s", name, why)
+	j.report(warning, contract.CodeUnusableSignature, name, "correct it in the code that exports the model",
+		"signature %s is not used: %s", name, why)
 }
 
 func (j *judgement) takeCompiled(base string) string {
@@ -202,23 +203,9 @@ func (j *judgement) resolveSaving() {
 		return
 	}
 	uses := j.known.of(j.roles.Training(), func(f facts) set { return f.read })
-	for _, s := range []struct {
-		name   string
-		covers set
-	}{{"save", j.known.signature["save"].read}, {"restore", j.known.signature["restore"].written}} {
-		missing := uses.minus(s.covers)
-		if len(missing) == 0 {
-			continue
-		}
-		message := fmt.Sprintf("signatures save and restore are not used: %s leaves out %s", s.name, j.variables(missing, "that training uses"))
-		if j.Saver != nil {
-			j.report(note, codeWeightsOnly, s.name, "", "%s; the model's saver is used instead", message)
-		} else {
-			j.report(warning, codeWeightsOnly, s.name, exportFix, "%s", message)
-		}
-		return
+	if len(uses.minus(j.known.signature["save"].read)) == 0 && len(uses.minus(j.known.signature["restore"].written)) == 0 {
+		j.roles.Save, j.roles.Restore = "save", "restore"
 	}
-	j.roles.Save, j.roles.Restore = "save", "restore"
 }
 
 // differs returns the first difference between the data inputs of s and of base; empty if there is
@@ -240,7 +227,7 @@ func (s *Signature) differs(base *Signature, more int) string {
 			return "it has an input " + t.Name + " that " + base.Name + " does not have"
 		}
 	}
-	if s.Name != "apply" && !s.hasLoss() {
+	if s.Name != "apply" && !s.HasLoss() {
 		return "it has no output loss that is a float scalar"
 	}
 	return ""

@@ -4,33 +4,33 @@ import (
 	"slices"
 
 	"steadyfit/internal/contract"
-	"steadyfit/tfbind"
+	"steadyfit/internal/dtype"
 )
 
 const outputGlobalStep = "global_step" // an int64 scalar
 
 // form is the required type and shape of a reserved input or output.
 type form struct {
-	types []tfbind.DType
+	types []dtype.DType
 	shape []int64 // -1 is the batch size
 	text  string
 	more  bool // whether more dimensions may follow
 }
 
-var floats = []tfbind.DType{tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16}
+var floats = []dtype.DType{dtype.Float32, dtype.Float64, dtype.Float16, dtype.BFloat16}
 
 var reservedInputs = map[string]form{
 	contract.InputSampleWeight: {types: floats, shape: []int64{-1}, text: "floats, by sample", more: true},
 	contract.InputLearningRate: {types: floats, shape: []int64{}, text: "a float scalar"},
-	contract.InputSeed:         {types: []tfbind.DType{tfbind.Int64}, shape: []int64{2}, text: "two int64"},
+	contract.InputSeed:         {types: []dtype.DType{dtype.Int64}, shape: []int64{2}, text: "two int64"},
 	contract.InputLossScale:    {types: floats, shape: []int64{}, text: "a float scalar"},
-	contract.InputGroupSize:    {types: []tfbind.DType{tfbind.Int32}, shape: []int64{}, text: "an int32 scalar"},
+	contract.InputGroupSize:    {types: []dtype.DType{dtype.Int32}, shape: []int64{}, text: "an int32 scalar"},
 }
 
 var reservedOutputs = map[string]form{
 	contract.OutputLoss:        {types: floats, shape: []int64{}, text: "a float scalar"},
-	contract.OutputGradsFinite: {types: []tfbind.DType{tfbind.Bool}, shape: []int64{}, text: "a bool scalar"},
-	outputGlobalStep:           {types: []tfbind.DType{tfbind.Int64}, shape: []int64{}, text: "an int64 scalar"},
+	contract.OutputGradsFinite: {types: []dtype.DType{dtype.Bool}, shape: []int64{}, text: "a bool scalar"},
+	outputGlobalStep:           {types: []dtype.DType{dtype.Int64}, shape: []int64{}, text: "an int64 scalar"},
 }
 
 // fits reports whether t has the form. An unknown dimension of t or a batch dimension of f fits any
@@ -74,7 +74,8 @@ func (s *Signature) DataInputs() []Tensor {
 // Metrics returns the outputs that are recorded: loss first, then the other numeric scalars by
 // name, without global_step.
 func (s *Signature) Metrics() []Tensor {
-	out := slices.DeleteFunc(slices.Clone(s.Outputs), func(t Tensor) bool { return t.Name == outputGlobalStep || !t.scalarNumber() })
+	out := slices.DeleteFunc(slices.Clone(s.Outputs),
+		func(t Tensor) bool { return t.Name == outputGlobalStep || !t.scalarNumber() })
 	if i := slices.IndexFunc(out, func(t Tensor) bool { return t.Name == contract.OutputLoss }); i > 0 {
 		loss := out[i]
 		copy(out[1:], out[:i])
@@ -85,11 +86,11 @@ func (s *Signature) Metrics() []Tensor {
 
 func (t Tensor) scalarNumber() bool {
 	return !t.UnknownRank && len(t.Shape) == 0 && t.Op != "" &&
-		t.DType.Size() > 0 && t.DType != tfbind.Bool
+		t.DType.Size() > 0 && t.DType != dtype.Bool
 }
 
-// hasLoss reports whether the signature has an output loss that is a float scalar.
-func (s *Signature) hasLoss() bool {
+// HasLoss reports whether the signature has an output loss that is a float scalar.
+func (s *Signature) HasLoss() bool {
 	loss := s.Output(contract.OutputLoss)
 	return loss != nil && loss.Op != "" && reservedOutputs[contract.OutputLoss].fits(*loss)
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 )
 
-var integerTypes = map[types_go_proto.DataType]bool{types_go_proto.DataType_DT_INT32: true, types_go_proto.DataType_DT_INT64: true}
+var integerTypes = map[types_go_proto.DataType]bool{types_go_proto.DataType_DT_INT32: true,
+	types_go_proto.DataType_DT_INT64: true}
 
 // withSizes returns the kind of an operation that has an input of the kind sizes. k is the kind of
 // all inputs together. leading is the result of isLeading. The number of samples may only become
@@ -65,12 +66,6 @@ func (p *part) ofSizes(op *flatOp) (result kind, leading bool) {
 	return sizes, p.single(op)
 }
 
-// counts reports whether an operation is live because it computes with the number of samples.
-func (p *part) counts(op *flatOp) bool {
-	return pureOps[op.def.GetOp()] && slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sizes }) &&
-		!slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == live })
-}
-
 // isLeading reports whether no element of a value except the first can be the number of samples.
 func (p *part) isLeading(v value) bool {
 	return p.kindOf(v) != sizes || v.op >= 0 && p.leading[v.op]
@@ -90,7 +85,8 @@ func (p *part) elements(op *flatOp) ([]int64, bool) {
 	}
 	if op.def.GetOp() == "StridedSlice" {
 		strides, ok := p.integers(op, 3)
-		if !ok || len(strides) != 1 || strides[0] < 1 || attr["ellipsis_mask"].GetI() != 0 || attr["new_axis_mask"].GetI() != 0 {
+		if !ok || len(strides) != 1 || strides[0] < 1 || attr["ellipsis_mask"].GetI() != 0 ||
+			attr["new_axis_mask"].GetI() != 0 {
 			return nil, false
 		}
 		if attr["begin_mask"].GetI() != 0 {
@@ -112,5 +108,7 @@ func (p *part) elements(op *flatOp) ([]int64, bool) {
 func (p *part) single(op *flatOp) bool {
 	recorded := op.def.GetAttr()["_output_shapes"].GetList().GetShape()
 	return len(recorded) == 1 && !recorded[0].GetUnknownRank() &&
-		!slices.ContainsFunc(recorded[0].GetDim(), func(d *tensor_shape_go_proto.TensorShapeProto_Dim) bool { return d.GetSize() != 1 })
+		!slices.ContainsFunc(recorded[0].GetDim(), func(d *tensor_shape_go_proto.TensorShapeProto_Dim) bool {
+			return d.GetSize() != 1
+		})
 }

@@ -14,13 +14,12 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 
 	"steadyfit/internal/contract"
-	"steadyfit/internal/english"
-	"steadyfit/internal/escape"
-	"steadyfit/tfbind"
+	"steadyfit/internal/dtype"
+	"steadyfit/internal/texts"
 )
 
 // newTypes are types of TensorFlow 2.21 that the protobuf package lacks.
-var newTypes = map[tfbind.DType]string{
+var newTypes = map[dtype.DType]string{
 	24: "DT_FLOAT8_E5M2", 25: "DT_FLOAT8_E4M3FN", 26: "DT_FLOAT8_E4M3FNUZ", 27: "DT_FLOAT8_E4M3B11FNUZ",
 	28: "DT_FLOAT8_E5M2FNUZ", 29: "DT_INT4", 30: "DT_UINT4", 31: "DT_INT2", 32: "DT_UINT2", 33: "DT_FLOAT4_E2M1FN",
 }
@@ -35,7 +34,7 @@ func enumerate(names []string, limit int) string {
 	if len(names) <= limit {
 		return strings.Join(names, ", ")
 	}
-	return strings.Join(names[:limit], ", ") + " and " + english.Count(len(names)-limit, "other")
+	return strings.Join(names[:limit], ", ") + " and " + texts.Count(len(names)-limit, "other")
 }
 
 // WriteText writes the text of `steadyfit inspect`: whether the model can be trained, the problems with
@@ -65,18 +64,18 @@ func (m *Model) writeVerdict(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "The model %s be trained. %s\n", verdict, problems)
 	for i, p := range m.Problems {
-		fmt.Fprintf(b, "  %s %s: %s\n", p.Severity, p.Code, escape.Printable(p.Message))
+		fmt.Fprintf(b, "  %s %s: %s\n", p.Severity, p.Code, texts.Printable(p.Message))
 		if fixShown(m.Problems, i) {
-			fmt.Fprintf(b, "    fix: %s\n", escape.Printable(p.Fix))
+			fmt.Fprintf(b, "    fix: %s\n", texts.Printable(p.Fix))
 		}
 	}
 }
 
 func (m *Model) writeSignatures(b *bytes.Buffer) {
-	line := func(format string, texts ...string) {
-		args := make([]any, len(texts))
-		for i, t := range texts {
-			args[i] = escape.Printable(t)
+	line := func(format string, parts ...string) {
+		args := make([]any, len(parts))
+		for i, t := range parts {
+			args[i] = texts.Printable(t)
 		}
 		fmt.Fprintf(b, format+"\n", args...)
 	}
@@ -89,7 +88,7 @@ func (m *Model) writeSignatures(b *bytes.Buffer) {
 		}{{"input", s.Inputs}, {"output", s.Outputs}} {
 			line("  The given SavedModel SignatureDef contains the following %s(s):", side.word)
 			for _, t := range side.tensors {
-				line("    %ss['%s'] tensor_info:", side.word, t.Name)
+				line("    %ss['%s'] tensor_info:", side.word, cmp.Or(t.Key, t.Name))
 				line("        dtype: %s", t.typeName())
 				line("        shape: %s", t.tuple())
 				line("        name: %s", t.Op)
@@ -149,15 +148,15 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		if len(out) == 0 {
 			out = tensorNames(s.Outputs)
 		}
-		fmt.Fprintf(table, "  %s\t%s\t%s -> %s\n", use[0], escape.Printable(s.Name),
-			escape.Printable(cmp.Or(strings.Join(takes, "; "), "nothing")), escape.Printable(strings.Join(out, ", ")))
+		fmt.Fprintf(table, "  %s\t%s\t%s -> %s\n", use[0], texts.Printable(s.Name),
+			texts.Printable(cmp.Or(strings.Join(takes, "; "), "nothing")), texts.Printable(strings.Join(out, ", ")))
 	}
 	_ = table.Flush()
 	if len(unused) == len(m.Signatures) {
 		b.WriteString("  nothing\n")
 	}
 	if len(unused) > 0 {
-		fmt.Fprintf(b, "  not used: %s\n", escape.Printable(enumerate(unused, 10)))
+		fmt.Fprintf(b, "  not used: %s\n", texts.Printable(enumerate(unused, 10)))
 	}
 
 	m.writeVariables(b)
@@ -182,20 +181,23 @@ func (m *Model) writeVariables(b *bytes.Buffer) {
 			saved++
 		}
 	}
-	fmt.Fprintf(b, "\n%s, %d bytes; training changes %d, checkpoints hold %d.", english.Count(len(m.Variables), "variable"), size, trained, saved)
+	fmt.Fprintf(b, "\n%s, %d bytes; training changes %d, checkpoints hold %d.", texts.Count(len(m.Variables), "variable"),
+		size, trained, saved)
 	if m.TensorFlowVersion != "" {
-		fmt.Fprintf(b, " Written by TensorFlow %s.", escape.Printable(m.TensorFlowVersion))
+		fmt.Fprintf(b, " Written by TensorFlow %s.", texts.Printable(m.TensorFlowVersion))
 	}
 	b.WriteString("\n")
 	if !partial {
 		return
 	}
 	fmt.Fprintf(b, "Checkpoints leave out %s (%d bytes, base %.12s). An adapter holds %s, %d bytes.\n",
-		english.Count(frozen, "frozen variable"), frozenBytes, m.Base, english.Count(weights, "variable"), weightBytes)
+		texts.Count(frozen, "frozen variable"), frozenBytes, m.Base, texts.Count(weights, "variable"), weightBytes)
 	if f, err := m.Features(""); err == nil {
-		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", english.Count(f.Operations, "frozen operation"), escape.Printable(f.End))
+		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", texts.Count(f.Operations, "frozen operation"),
+			texts.Printable(f.End))
 	} else if errors.Is(err, ErrNoFeatures) {
-		fmt.Fprintf(b, "No result can be computed once per sample: %s.\n", escape.Printable(strings.TrimPrefix(err.Error(), ErrNoFeatures.Error()+": ")))
+		fmt.Fprintf(b, "No result can be computed once per sample: %s.\n",
+			texts.Printable(strings.TrimPrefix(err.Error(), ErrNoFeatures.Error()+": ")))
 	}
 }
 

@@ -30,31 +30,17 @@ func (m *Model) CheckUnchanged() error {
 		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 	}
 	if now := hex.EncodeToString(hash.Sum(nil)); now != m.Hash {
-		return fmt.Errorf("%s: %w: its SHA-256 was %.12s when it was opened and is %.12s now; restore the file, or start a new training with the new one",
+		return fmt.Errorf("%s: %w: its SHA-256 was %.12s when it was opened and is %.12s now; restore the file, or start "+
+			"a new training with the new one",
 			path, ErrChanged, m.Hash, now)
 	}
 	if err := m.checkWeights(); err != nil {
 		return err
 	}
 	if m.Base != "" && m.frozenSum() != m.Base {
-		return fmt.Errorf("%s: %w: its frozen variables have other values than when it was opened; restore the files, or start a new training with the new ones",
+		return fmt.Errorf("%s: %w: its frozen variables have other values than when it was opened; restore the files, or "+
+			"start a new training with the new ones",
 			m.weights(), ErrChanged)
-	}
-	for _, folder := range []string{"variables", "assets"} {
-		entries, err := os.ReadDir(filepath.Join(m.Dir, folder))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
-		}
-		for _, e := range entries {
-			if !e.Type().IsRegular() {
-				continue
-			}
-			f, err := os.Open(filepath.Join(m.Dir, folder, e.Name()))
-			if err != nil {
-				return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
-			}
-			f.Close()
-		}
 	}
 	return nil
 }
@@ -73,7 +59,8 @@ func (m *Model) checkWeights() error {
 	case err != nil:
 		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 	case !info.Mode().IsRegular() || info.Size() == 0:
-		return fmt.Errorf("%s: %w: variables/variables.index is empty or not a regular file; copy the model again", m.Dir, ErrNotSavedModel)
+		return fmt.Errorf("%s: %w: variables/variables.index is empty or not a regular file; copy the model again", m.Dir,
+			ErrNotSavedModel)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -26,7 +26,8 @@ func TestCheckUnchanged(t *testing.T) {
 		"weights cut off": {func(dir string) error {
 			return os.Truncate(filepath.Join(dir, "variables/variables.data-00000-of-00001"), 1)
 		}, ErrNotSavedModel},
-		"replaced":     {func(dir string) error { return os.WriteFile(filepath.Join(dir, modelFile), []byte("x"), 0o600) }, ErrChanged},
+		"replaced": {func(dir string) error { return os.WriteFile(filepath.Join(dir, modelFile), []byte("x"), 0o600) },
+			ErrChanged},
 		"no program":   {func(dir string) error { return os.Remove(filepath.Join(dir, modelFile)) }, fs.ErrNotExist},
 		"no weights":   {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "variables")) }, ErrNotSavedModel},
 		"nothing left": {os.RemoveAll, fs.ErrNotExist},
@@ -50,7 +51,8 @@ func TestCheckUnchanged(t *testing.T) {
 
 func TestStateOutsideOfVariables(t *testing.T) {
 	for op, does := range map[string]string{
-		"RandomUniform": "draws random numbers", "MutableHashTableV2": "keeps a table that changes", "IteratorV2": "keeps its position",
+		"RandomUniform": "draws random numbers", "MutableHashTableV2": "keeps a table that changes",
+		"IteratorV2": "keeps its position",
 	} {
 		m := read(t, trainer(nil, nodeDef("n", op, nil, nil)))
 		require.Equal(t, []string{"warning state-not-saved train"}, brief(m.Problems))

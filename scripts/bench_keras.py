@@ -81,7 +81,7 @@ class Meter:
 
     def sample(self) -> dict[str, Any]:
         """The result in the form that the parent reads."""
-        tf, keras = export._load_tensorflow()
+        tf, keras = export.load_tensorflow()
         held = memory()
         return {
             "steps": self.steps * len(self.times),
@@ -114,7 +114,7 @@ class Training:
             )
         self.batch, self.steps, self.passes = batch, steps, 1 + epochs
         self.model, self.adam, options = bench_models.make_model(model)
-        self.loss = export._as_loss(options["loss"], options.get("from_logits", False))
+        self.loss = export.as_loss(options["loss"], options.get("from_logits", False))
         self.metrics = options.get("metrics", [])
         self.meter = Meter(steps)
 
@@ -137,7 +137,7 @@ class Training:
 
     def fit(self, fused: int = 1, jit: bool | str = "auto") -> None:
         """Model.fit over all epochs."""
-        _, keras = export._load_tensorflow()
+        _, keras = export.load_tensorflow()
         self.compile(fused, jit)
         model, meter = self.model, self.meter
         make = model.make_train_function
@@ -185,7 +185,7 @@ class Training:
         """A train step in plain TensorFlow: the loss of the batch, and Keras's metrics."""
         from keras.src.trainers.compile_utils import CompileMetrics
 
-        tf, _ = export._load_tensorflow()
+        tf, _ = export.load_tensorflow()
         model, adam, loss_of = self.model, self.adam, self.loss
         weights = model.trainable_variables
         adam.build(weights)
@@ -204,7 +204,7 @@ class Training:
 
     def tf_function(self) -> None:
         """A Python loop over a tf.function of one step."""
-        tf, _ = export._load_tensorflow()
+        tf, _ = export.load_tensorflow()
         step = tf.function(self.one_step(), autograph=False)
         for _ in range(self.passes):
             total = 0.0
@@ -215,7 +215,7 @@ class Training:
 
     def tf_data(self) -> None:
         """One tf.function for an epoch over a tf.data.Dataset."""
-        tf, _ = export._load_tensorflow()
+        tf, _ = export.load_tensorflow()
         step = self.one_step()
         dataset = tf.data.Dataset.from_tensor_slices((self.x, self.y))
         dataset = dataset.batch(self.batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)

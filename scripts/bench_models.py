@@ -263,7 +263,7 @@ TWINS = ("digits-cnn", "attention")
 
 def make_model(name: str, policy: str = "float32") -> tuple[Any, Any, dict[str, Any]]:
     """Make a model, with the same weights each time, its optimizer, and its export arguments."""
-    _, keras = export._load_tensorflow()
+    _, keras = export.load_tensorflow()
     keras.backend.clear_session()
     keras.utils.set_random_seed(SEED)
     with export.dtype_policy(policy):

@@ -10,14 +10,13 @@ Every variant trains the same model from the same weights on the same batches, w
 ================ ===============================================================================
 steadyfit        fit in one process, with the signature train
 steadyfit-ranks  launch with N ranks of fit, each with its part of a batch
-steadyfit-bf16   the same with --exchange bf16
 tf               a custom training loop of TensorFlow's guide, with layers and Adam of Keras
 tf-mwms          the same loop in N processes under MultiWorkerMirroredStrategy, with RING
 ================ ===============================================================================
 
 A round runs each variant once in new processes, in an order that changes. The time of a step is by
 the clock of the first process, over all epochs after the first one. It is an error if the mean loss
-of a variant in the first epoch differs from that of steadyfit by more than 0.1% (1% with bf16). The
+of a variant in the first epoch differs from that of steadyfit by more than 0.1%. The
 table has medians over the rounds, with the least and the greatest value, in milliseconds. The
 command has no option for micro-batches, so one process in N micro-batches is not measured.
 
@@ -56,7 +55,7 @@ MODELS: dict[str, tuple[tuple[int, ...], int, int]] = {
     "image-224": ((224, 224, 3), 16, 15),
 }
 EXPORTED = ("attention",)  # not built in
-VARIANTS = ("steadyfit", "steadyfit-ranks", "steadyfit-bf16", "tf", "tf-mwms")
+VARIANTS = ("steadyfit", "steadyfit-ranks", "tf", "tf-mwms")
 SIZES = (1, 1 << 22)  # float32 values in an all-reduce
 RANKS = (8, 64, 512)
 
@@ -231,7 +230,7 @@ def fit(flags: dict[str, Any]) -> list[str]:
 
 
 def steadyfit(
-    args: argparse.Namespace, name: str, folder: pathlib.Path, ranks: int, exchange: str
+    args: argparse.Namespace, name: str, folder: pathlib.Path, ranks: int
 ) -> dict[str, Any]:
     history = folder / "history.jsonl"
     history.unlink(missing_ok=True)
@@ -247,8 +246,6 @@ def steadyfit(
         "intra-threads": args.threads,
         "history": history,
     }
-    if exchange:
-        flags["exchange"] = exchange
     command = [str(args.steadyfit), *launch, *fit(flags)]
     run([command], [{k: v for k, v in os.environ.items() if k != "TF_CONFIG"}])
     records = [json.loads(line) for line in history.read_text().splitlines()]
@@ -283,7 +280,7 @@ def measure(args: argparse.Namespace, result: dict[str, Any]) -> None:
                     m["loss"][v] = found["loss"]
                     m["weights"] = found.get("weights") or m.get("weights")
                 if any(
-                    abs(loss / m["loss"]["steadyfit"] - 1) > (1e-2 if "bf16" in v else 1e-3)
+                    abs(loss / m["loss"]["steadyfit"] - 1) > 1e-3
                     for v, loss in m["loss"].items()
                 ):
                     raise SystemExit(f"{name}: the variants differ in their losses: {m['loss']}")
@@ -294,7 +291,7 @@ def measure(args: argparse.Namespace, result: dict[str, Any]) -> None:
 def variant(args: argparse.Namespace, v: str, name: str, folder: pathlib.Path) -> dict[str, Any]:
     ranks = 1 if v in ("steadyfit", "tf") else args.ranks
     if v.startswith("steadyfit"):
-        return steadyfit(args, name, folder, ranks, "bf16" if "bf16" in v else "")
+        return steadyfit(args, name, folder, ranks)
     hidden = ["--worker", name, f"--folder={folder}", f"--epochs={args.epochs}"]
     return workers(ranks, [*hidden, f"--threads={args.threads}"])
 

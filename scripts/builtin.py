@@ -136,7 +136,7 @@ ARCHIVE_LIMIT = 2_000_000
 
 def export_model(name: str, out: pathlib.Path) -> export.Report:
     """Export one built-in model to out, replacing an earlier export."""
-    export._load_tensorflow()
+    export.load_tensorflow()
     import keras
 
     base, policy, options = VARIANTS.get(name, (name, "float32", {}))
@@ -213,7 +213,7 @@ def make_data(out: pathlib.Path) -> None:
 
 def train(model: pathlib.Path, data: pathlib.Path, epochs: int, batch: int = 32) -> float:
     """Train a model through its signatures; returns the accuracy on the test part."""
-    tf, _ = export._load_tensorflow()
+    tf, _ = export.load_tensorflow()
     import numpy as np
 
     loaded = tf.saved_model.load(str(model))

@@ -56,9 +56,6 @@ CASES: dict[str, dict[str, Any]] = {
     "functions": rewrite(function_optimization=Rewriter.OFF),
     "implementations": rewrite(implementation_selector=Rewriter.OFF),
     "conditional code": rewrite(experimental_conditional_code_motion=Rewriter.OFF),
-    "debug stripper": rewrite(debug_stripper=Rewriter.ON),
-    "scoped allocator": rewrite(scoped_allocator_optimization=Rewriter.ON),
-    "pin to host": rewrite(pin_to_host_optimization=Rewriter.ON),
     "pruning off": rewrite(disable_model_pruning=True),
     "memory none": rewrite(memory_optimization=Rewriter.NO_MEM_OPT),
     "memory manual": rewrite(memory_optimization=Rewriter.MANUAL, **TAPE),
@@ -90,7 +87,6 @@ CASES: dict[str, dict[str, Any]] = {
             "experimental": {"use_unified_memory": True},
         }
     },
-    "host limit": experimental(gpu_host_mem_limit_in_mb=256),
     "virtual": experimental(virtual_devices=[{"memory_limit_mb": [1024, 512]}, {}]),
     "all": {
         "intra_op_parallelism_threads": 2,
@@ -115,7 +111,6 @@ CASES: dict[str, dict[str, Any]] = {
             "experimental": {
                 "virtual_devices": [{"memory_limit_mb": [2048]}],
                 "use_unified_memory": True,
-                "gpu_host_mem_limit_in_mb": 100,
             },
         },
     },

@@ -29,13 +29,13 @@ GROUPS = ("model", "optimizer")
 WEIGHTS = ".weights.h5"
 
 
-def trained(out: str | os.PathLike[str]) -> tuple[Any, dict[str, dict[str, str]]]:
-    """Open a trained SavedModel; returns a reader, and its keys by group and path, in order."""
-    tf, _ = export._load_tensorflow()
+def trained(out: str | os.PathLike[str], files: str) -> tuple[Any, dict[str, dict[str, str]]]:
+    """Open a trained SavedModel, with its literal path; returns a reader, and its keys by group and path, in order."""
+    tf, _ = export.load_tensorflow()
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
     try:
-        reader = tf.train.load_checkpoint(os.path.join(out, "variables", "variables"))
+        reader = tf.train.load_checkpoint(os.path.join(files, "variables", "variables"))
         graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
             reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
         )
@@ -54,8 +54,6 @@ def trained(out: str | os.PathLike[str]) -> tuple[Any, dict[str, dict[str, str]]
     if not set(GROUPS) <= set(found) or found.get("step"):
         raise export.Refusal(
             "the trained model has no record of the Keras model's variables",
-            where=str(out),
-            expected="a Keras model, as export.py exports it",
             found="variables of the model's own step: " + ", ".join(found["step"])
             if found.get("step")
             else "groups of variables: " + (", ".join(root) or "none"),
@@ -73,15 +71,17 @@ def restore(out: str | os.PathLike[str], model: Any) -> dict[str, int]:
         Refusal: naming the first variable that does not match.
         UsageError: out is no SavedModel.
     """
-    reader, keys = trained(out)
-    _, keras = export._load_tensorflow()
+    with export.literal(out) as files:
+        return _restore(out, *trained(out, files), model)
+
+
+def _restore(out: Any, reader: Any, keys: dict[str, dict[str, str]], model: Any) -> dict[str, int]:
+    _, keras = export.load_tensorflow()
     if not isinstance(model, keras.Model):
         raise export.UsageError(f"cannot restore a {type(model).__name__}: expected a Keras model")
     if not model.compiled:
         raise export.Refusal(
             "the Keras model is not compiled",
-            where=f"model {model.name!r}",
-            expected="the optimizer that the model was exported with",
             found="no optimizer",
             do="compile the model, and save it again",
         )
@@ -102,7 +102,7 @@ def _matched(
     out: Any, reader: Any, keys: dict[str, str], variables: Sequence[Any], group: str
 ) -> list[tuple[Any, str]]:
     """Pair each variable of the Keras model with its key."""
-    named = export._numbered((v.path, v) for v in variables)
+    named = export.numbered((v.path, v) for v in variables)
     if set(named) == set(keys):
         keys = {path: keys[path] for path in named}
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -118,9 +118,8 @@ def _matched(
         if there[1] != here[1] or not _alike(there[0], here[0], group):
             raise export.Refusal(
                 f"the {group}'s variables differ",
-                where=f"{out}, variable {len(pairs) + 1}",
-                expected=f"{' '.join(here).strip()}, of {len(named)} variables of the {group} in Keras",
-                found=f"{' '.join(there).strip()}, of {len(keys)} in the trained model",
+                found=f"variable {len(pairs) + 1} of {out}: {' '.join(there).strip()}, of {len(keys)} in the trained "
+                f"model; {' '.join(here).strip()}, of {len(named)} variables of the {group} in Keras",
                 do="give the Keras model that was exported, compiled with the same optimizer and "
                 "the same layers trainable",
             )
@@ -179,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise export.UsageError(
                 f"cannot write {target!r}: --out takes FILE.keras or FILE{WEIGHTS}"
             )
-        model, _ = export._load_model(arguments.into)
+        model, _ = export.load_model(arguments.into)
         counts = restore(arguments.trained, model)
         write(model, pathlib.Path(target))
     except export.UsageError as error:

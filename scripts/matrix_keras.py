@@ -434,7 +434,7 @@ class Learner:
 
         self.options = options
         self.model, described = architecture.make()
-        self.loss = export._as_loss(described["loss"], described.get("from_logits", False))
+        self.loss = export.as_loss(described["loss"], described.get("from_logits", False))
         self.model.compile(
             optimizer=keras.optimizers.Adam(described.get("learning_rate", 1e-3)),
             loss=self.loss,
@@ -1413,7 +1413,7 @@ class Runtime:
 
     def start(self) -> tuple[Any, Any]:
         """Import TensorFlow and set the parameters; returns TensorFlow and Keras."""
-        tf, keras = export._load_tensorflow()
+        tf, keras = export.load_tensorflow()
         if self.intra:
             tf.config.threading.set_intra_op_parallelism_threads(self.intra)
         if self.inter:

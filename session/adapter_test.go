@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/adapter"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -43,7 +42,7 @@ func TestSwap(t *testing.T) {
 	bs := batches(t, digits(t), 32, 9)
 	s := openModel(t, m, session.Options{})
 	start := predicted(t, s)
-	tenants := make([]*adapter.Adapter, 3)
+	tenants := make([]*session.Adapter, 3)
 	outputs := make([][]float32, 3)
 	for i := range tenants {
 		require.NoError(t, s.Swap(ctx, nil))
@@ -70,7 +69,7 @@ func TestSwap(t *testing.T) {
 	for i := range tenants {
 		dir := t.TempDir()
 		require.NoError(t, tenants[i].Write(dir))
-		read, err := adapter.Read(dir, m.WeightBytes())
+		read, err := session.ReadAdapter(dir, m)
 		require.NoError(t, err)
 		assert.Equal(t, tenants[i], read)
 	}
@@ -140,8 +139,8 @@ func TestSwapRefuses(t *testing.T) {
 	require.NoError(t, err)
 	losses(t, s, batches(t, digits(t), 32, 2), 0)
 	want := predicted(t, s)
-	with := func(change func(w map[string]adapter.Weight)) *adapter.Adapter {
-		a := &adapter.Adapter{Base: good.Base, Weights: maps.Clone(good.Weights)}
+	with := func(change func(w map[string]session.Weight)) *session.Adapter {
+		a := &session.Adapter{Base: good.Base, Weights: maps.Clone(good.Weights)}
 		change(a.Weights)
 		return a
 	}
@@ -149,40 +148,37 @@ func TestSwapRefuses(t *testing.T) {
 	other, err := foreign.Adapter(ctx)
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
-		a    *adapter.Adapter
+		a    *session.Adapter
 		want error
 		text string
 	}{
 		"another base": {other, session.ErrMismatch, m.Base[:12]},
-		"missing":      {with(func(w map[string]adapter.Weight) { delete(w, "model/head/bias") }), session.ErrMismatch, "model/head/bias is missing"},
-		"one too many": {with(func(w map[string]adapter.Weight) { w["x"] = adapter.Weight{} }), session.ErrMismatch, "x is not one of the model's"},
-		"shape": {with(func(w map[string]adapter.Weight) {
-			w["model/head/bias"] = adapter.Weight{DType: tfbind.Float32, Shape: []int64{2}, Data: make([]byte, 8)}
-		}), session.ErrMismatch, "model/head/bias is float32 [2], expected float32 [10]"},
-		"type": {with(func(w map[string]adapter.Weight) {
-			w["model/head/bias"] = adapter.Weight{DType: tfbind.Float64, Shape: []int64{10}, Data: make([]byte, 80)}
-		}), session.ErrMismatch, "model/head/bias is float64 [10]"},
-		"many": {&adapter.Adapter{Base: good.Base, Weights: func() map[string]adapter.Weight {
-			w := map[string]adapter.Weight{}
+		"missing": {with(func(w map[string]session.Weight) { delete(w, "model/head/bias") }), session.ErrMismatch,
+			"model/head/bias is missing"},
+		"one too many": {with(func(w map[string]session.Weight) { w["x"] = session.Weight{} }), session.ErrMismatch,
+			"x is not one of the model's"},
+		"shape": {with(func(w map[string]session.Weight) {
+			w["model/head/bias"] = session.Weight{DType: tfbind.Float32, Shape: []int64{2}, Data: make([]byte, 8)}
+		}), session.ErrMismatch, "model/head/bias: float32 [2], expected float32 [10]"},
+		"type": {with(func(w map[string]session.Weight) {
+			w["model/head/bias"] = session.Weight{DType: tfbind.Float64, Shape: []int64{10}, Data: make([]byte, 80)}
+		}), session.ErrMismatch, "model/head/bias: float64 [10]"},
+		"many": {&session.Adapter{Base: good.Base, Weights: func() map[string]session.Weight {
+			w := map[string]session.Weight{}
 			for i := range 10 {
-				w[fmt.Sprint(i)] = adapter.Weight{}
+				w[fmt.Sprint(i)] = session.Weight{}
 			}
 			return w
-		}()}, session.ErrMismatch, "and 9 more"},
-		"damaged": {with(func(w map[string]adapter.Weight) {
-			w["model/head/bias"] = adapter.Weight{DType: tfbind.Float32, Shape: []int64{10}, Data: make([]byte, 8)}
-		}), session.ErrMismatch, "model/head/bias has 8 bytes"},
+		}()}, session.ErrMismatch, "and 6 more"},
+		"damaged": {with(func(w map[string]session.Weight) {
+			w["model/head/bias"] = session.Weight{DType: tfbind.Float32, Shape: []int64{10}, Data: make([]byte, 8)}
+		}), session.ErrMismatch, "model/head/bias: 8 bytes"},
 	} {
 		err := s.Swap(ctx, c.a)
 		require.ErrorIs(t, err, c.want, name)
 		assert.ErrorContains(t, err, c.text, name)
 		assert.Equal(t, want, predicted(t, s), name)
 	}
-	require.NoError(t, s.Restore(ctx, weightsOf(otherBase(t))))
-	_, err = s.Adapter(ctx)
-	assert.ErrorIs(t, err, session.ErrMismatch)
-	require.NoError(t, s.Swap(ctx, nil))
-	require.NoError(t, s.Swap(ctx, good), "the session has its own base again")
 }
 
 // An adapter has all weights that training changes: a model is refused if a weight has no name, or

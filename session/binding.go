@@ -9,8 +9,8 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
-	"steadyfit/internal/english"
 	"steadyfit/internal/inputs"
+	"steadyfit/internal/texts"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -28,8 +28,9 @@ type binding struct {
 	features []string
 	// fields are the fields of the batch that the inputs are mapped to.
 	fields []string
-	// strict makes a field an error if it is neither an input nor listed in the field also; see
-	// UnusedFieldError.
+	// strict makes a field an error if it is neither an input nor listed in the field also. It is true
+	// for signatures with a loss, since training without a field could give another result, as for
+	// sample weights.
 	strict bool
 	also   []string
 }
@@ -38,6 +39,7 @@ type binding struct {
 type input struct {
 	savedmodels.Tensor
 	stacked bool    // whether it has one value per step of an execution
+	fixed   bool    // whether data must have its rank; see savedmodels.InputMetadata
 	shape   []int64 // scratch: the shape of the value being set
 	// field is the index of the field in a batch; -1 if the value is generated.
 	field int
@@ -48,7 +50,7 @@ func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
 		shown := *sig
 		shown.Name, sig = name, &shown
 	}
-	b := binding{Signature: sig, strict: sig.Output(contract.OutputLoss) != nil && len(sig.DataInputs()) > 0}
+	b := binding{Signature: sig, strict: sig.HasLoss() && len(sig.DataInputs()) > 0}
 	// Evaluation data may have fields that only the train signature takes.
 	if train, err := model.Signature(model.Roles.Train); err == nil && sig.Name == model.Roles.Evaluate {
 		for _, t := range train.Inputs {
@@ -56,7 +58,7 @@ func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
 		}
 	}
 	for _, t := range sig.Inputs {
-		b.inputs = append(b.inputs, input{Tensor: t})
+		b.inputs = append(b.inputs, input{Tensor: t, fixed: model.Metadata != nil && model.Metadata.Labels[t.Name].FixedRank})
 	}
 	if predict, err := model.Signature(model.Roles.Predict); err == nil {
 		for _, t := range predict.DataInputs() {
@@ -70,7 +72,8 @@ func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
 
 // matches reports whether the inputs are already mapped to fields with these names.
 func (b *binding) matches(fields []data.Field) bool {
-	return b.fields != nil && slices.EqualFunc(b.fields, fields, func(name string, f data.Field) bool { return name == f.Name })
+	return b.fields != nil && slices.EqualFunc(b.fields, fields,
+		func(name string, f data.Field) bool { return name == f.Name })
 }
 
 // matchTo maps the inputs to the fields of a batch. It does nothing if the last batch had the
@@ -90,7 +93,10 @@ func (b *binding) matchTo(fields []data.Field) error {
 // feature, it maps the feature to the field x and the label to the field y.
 func (b *binding) match(fields []string) error {
 	data := b.Signature.DataInputs()
-	labels := slices.DeleteFunc(slices.Clone(data), func(t savedmodels.Tensor) bool { return slices.Contains(b.features, t.Name) })
+	labels := slices.DeleteFunc(slices.Clone(data), func(t savedmodels.Tensor) bool {
+		return slices.Contains(b.features,
+			t.Name)
+	})
 	has := func(name string) bool { return slices.Contains(fields, name) }
 	byName := !slices.ContainsFunc(data, func(t savedmodels.Tensor) bool { return !has(t.Name) })
 	byRole := len(b.features) == 1 && len(labels) <= 1 && has("x") && (len(labels) == 0 || has("y"))
@@ -110,7 +116,8 @@ func (b *binding) match(fields []string) error {
 		in.field = slices.Index(fields, name)
 	}
 	for i, name := range fields {
-		if b.strict && !slices.Contains(b.also, name) && !slices.ContainsFunc(b.inputs, func(in input) bool { return in.field == i }) {
+		if b.strict && !slices.Contains(b.also, name) &&
+			!slices.ContainsFunc(b.inputs, func(in input) bool { return in.field == i }) {
 			return b.unused(name)
 		}
 	}
@@ -118,8 +125,8 @@ func (b *binding) match(fields []string) error {
 	return nil
 }
 
-// unmatched returns the error for data without fields for all inputs, with the names that differ. roles
-// means that the names x and y would do, too.
+// unmatched returns the error for data that lacks a field for at least one input. The error has the names
+// that differ. If roles is true, the error also suggests the names x and y.
 func (b *binding) unmatched(fields []string, roles bool) error {
 	var missing, others []string
 	data := b.Signature.DataInputs()
@@ -133,9 +140,9 @@ func (b *binding) unmatched(fields []string, roles bool) error {
 			others = append(others, name)
 		}
 	}
-	text, fix := "missing: "+english.Some(missing), "add what is missing"
+	text, fix := "missing: "+texts.Some(missing), "add what is missing"
 	if len(others) > 0 {
-		text, fix = text+"; not inputs: "+english.Some(others), "name the arrays of the data like the inputs"
+		text, fix = text+"; not inputs: "+texts.Some(others), "name the arrays of the data like the inputs"
 		if roles {
 			fix += ", or x and y"
 		}
@@ -144,7 +151,7 @@ func (b *binding) unmatched(fields []string, roles bool) error {
 		fix += ", and drop the others with {InMemory.Drop}"
 	}
 	return option.Errorf("%w: signature %s takes %s, and the data has %s (%s); "+fix,
-		ErrData, b.Signature.Name, names(data), english.Some(fields), text)
+		ErrData, b.Signature.Name, names(data), texts.Some(fields), text)
 }
 
 func (b *binding) unused(field string) error {
@@ -152,25 +159,15 @@ func (b *binding) unused(field string) error {
 	if field == contract.InputSampleWeight {
 		fix = "export the model with that input, or drop the field with {InMemory.Drop}"
 	}
-	return &UnusedFieldError{field, b.Signature.Name, option.Errorf("%w: no input of signature %s takes the field %s (the inputs are %s); "+fix, ErrData, b.Signature.Name, field, names(b.Signature.Inputs))}
+	return option.Errorf("%w: no input of signature %s takes the field %s (the inputs are %s); "+fix, ErrData,
+		b.Signature.Name, field, names(b.Signature.Inputs))
 }
-
-// UnusedFieldError reports a field that no input of the signature takes. Training without the
-// field could give another result, as for sample weights. The error also matches ErrData. It
-// occurs only for signatures with a loss. An evaluation ignores fields that the train signature
-// takes.
-type UnusedFieldError struct {
-	Field, Signature string
-	error
-}
-
-// Unwrap returns the underlying error, which matches ErrData.
-func (e *UnusedFieldError) Unwrap() error { return e.error }
 
 // CheckData checks the names, types and shapes of a dataset's fields, and its last batch size,
 // against the inputs of a signature. The result maps the signature's data inputs to fields. The
 // error is ErrData.
-func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass data.Pass) (fields map[string]string, err error) {
+func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass data.Pass) (fields map[string]string,
+	err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
 		return nil, err
@@ -238,10 +235,12 @@ func shapeHint(err error, in *input, f data.FieldSpec, label bool) error {
 	case err == nil:
 		return nil
 	case f.Type == "string" && in.DType != tfbind.String && len(f.Shape) == 0:
-		return fmt.Errorf("%w: expected %s (%s), got one text of bytes per sample; raw tensors in bytes are not read: write an encoded image (PNG or JPEG), or a list of floats or integers",
+		return fmt.Errorf("%w: expected %s (%s), got one text of bytes per sample; raw tensors in bytes are not read: "+
+			"write an encoded image (PNG or JPEG), or a list of floats or integers",
 			ErrData, samplesText(in.Shape), in.DType)
 	case label && len(in.Shape) == 1 && len(f.Shape) == 1 && f.Shape[0] > 1:
-		return fmt.Errorf("%w; if the labels are one-hot, write the number of the class instead, as with numpy.argmax(labels, axis=1)", err)
+		return fmt.Errorf("%w; if the labels are one-hot, write the number of the class instead, as with "+
+			"numpy.argmax(labels, axis=1)", err)
 	}
 	return err
 }
@@ -255,7 +254,8 @@ func columnsHint(err error, in *input, f data.FieldSpec) error {
 	if len(in.Shape) == 2 && int(in.Shape[1]) > len(columns) {
 		few, fix = fmt.Sprintf(", %d too few", int(in.Shape[1])-len(columns)), "add the missing columns"
 	}
-	return option.Errorf("%w; the table has %d columns besides the label%s: %s; "+fix, err, len(columns), few, english.Some(columns))
+	return option.Errorf("%w; the table has %d columns besides the label%s: %s; "+fix, err, len(columns), few,
+		texts.Some(columns))
 }
 
 func names(ts []savedmodels.Tensor) string {
@@ -263,5 +263,5 @@ func names(ts []savedmodels.Tensor) string {
 	for i, t := range ts {
 		list[i] = t.Name
 	}
-	return cmp.Or(english.Some(list), "none")
+	return cmp.Or(texts.Some(list), "none")
 }

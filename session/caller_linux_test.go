@@ -48,6 +48,8 @@ func handed(t *testing.T) int {
 }
 
 // CallerRuns gives the same variables bit for bit and hands no operations to other threads.
+//
+//lane:skip gcstress (hundreds of steps)
 func TestCallerRuns(t *testing.T) {
 	ctx := context.Background()
 	bs := batches(t, digits(t), 32, 19)
@@ -67,7 +69,7 @@ func TestCallerRuns(t *testing.T) {
 			assert.Equal(t, others.Identity(), caller.Identity(), "the same run")
 			assert.Equal(t, losses(t, others, bs[:3], 0), losses(t, caller, bs[:3], 0))
 			if c.opts.StepsPerExecution > 1 {
-				assert.Equal(t, fused(t, others, bs[3:], 3), fused(t, caller, bs[3:], 3))
+				assert.Equal(t, stackedRun(t, others, bs[3:], 3), stackedRun(t, caller, bs[3:], 3))
 			}
 			want, have := make([]float64, 2), make([]float64, 2)
 			require.NoError(t, others.Evaluate(ctx, bs[0], want))
@@ -102,7 +104,8 @@ func TestCallerRuns(t *testing.T) {
 				require.GreaterOrEqual(t, taken, 12, "nothing was handed over")
 				most = taken / 4
 			} else {
-				assert.Less(t, taken, steps/10, "this executor has begun to hand over: then the calling thread may be measured with it")
+				assert.Less(t, taken, steps/10, "this executor has begun to hand over: then the calling thread may be measured "+
+					"with it")
 			}
 			several := func() (sum int) {
 				for range runs {
@@ -123,14 +126,16 @@ func TestCallerRuns(t *testing.T) {
 }
 
 // An execution of many steps does not overflow the stack of the calling thread.
+//
+//lane:skip gcstress (hundreds of steps)
 func TestCallerRunsLongCalls(t *testing.T) {
 	bs := batches(t, digits(t), 1, 1)
 	const n = 2000
 	s := open(t, "digits-cnn", session.Options{StepsPerExecution: n, CallerRuns: true})
 	for i := range n {
-		require.NoError(t, s.Capabilities().Stack(i, n, bs[0]))
+		require.NoError(t, s.Stack(i, n, bs[0]))
 	}
 	out := make([]float64, len(s.TrainMetrics()))
-	require.NoError(t, s.Capabilities().TrainN(context.Background(), 0, n, out))
+	require.NoError(t, s.TrainN(context.Background(), 0, n, out))
 	assert.False(t, math.IsNaN(out[0]))
 }

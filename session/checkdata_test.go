@@ -21,7 +21,8 @@ func TestWeightsWithoutASize(t *testing.T) {
 	require.NoError(t, err)
 	sig, err := model.Signature("train")
 	require.NoError(t, err)
-	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "sample_weight", Op: "w", DType: tfbind.Float32, Shape: []int64{-1, -1}})
+	sig.Inputs = append(sig.Inputs, savedmodels.Tensor{Name: "sample_weight", Op: "w", DType: tfbind.Float32,
+		Shape: []int64{-1, -1}})
 	_, err = session.CheckData(model, "train", train, data.Pass{Batch: 8})
 	assert.ErrorIs(t, err, session.ErrData)
 	assert.ErrorContains(t, err, "takes sample_weight with samples of shape [?], whose size is open")
@@ -35,14 +36,19 @@ func TestWeightsWithoutASize(t *testing.T) {
 func TestShapeHints(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
-	pixels, oneHot := data.Array{Shape: []int{2, 64}, Values: make([]float32, 128)}, data.Array{Shape: []int{2, 3}, Values: make([]float32, 6)}
-	raw, classes := data.Array{Shape: []int{2}, Values: []string{"\x00\x01", "\x02"}}, data.Array{Shape: []int{2}, Values: []int64{1, 2}}
+	pixels, oneHot := data.Array{Shape: []int{2, 64}, Values: make([]float32, 128)},
+		data.Array{Shape: []int{2, 3}, Values: make([]float32, 6)}
+	raw, classes := data.Array{Shape: []int{2}, Values: []string{"\x00\x01", "\x02"}},
+		data.Array{Shape: []int{2}, Values: []int64{1, 2}}
 	for _, c := range []struct {
 		x, y data.Array
 		says string
 	}{
-		{raw, classes, "field x for signature train, input x: the data does not fit the model: expected samples of shape [64] (float32), got one text of bytes per sample; raw tensors in bytes are not read: write an encoded image (PNG or JPEG), or a list"},
-		{pixels, oneHot, "expected one value per sample, got samples of shape [3]; if the labels are one-hot, write the number of the class"},
+		{raw, classes, "field x for signature train, input x: the data does not fit the model: expected samples of shape " +
+			"[64] (float32), got one text of bytes per sample; raw tensors in bytes are not read: write an encoded image " +
+			"(PNG or JPEG), or a list"},
+		{pixels, oneHot, "expected one value per sample, got samples of shape [3]; if the labels are one-hot, write the " +
+			"number of the class"},
 		{oneHot, classes, "expected samples of shape [64], got samples of shape [3]"},
 	} {
 		ds, err := data.New("made", data.Field{Name: "x", Array: c.x}, data.Field{Name: "y", Array: c.y})

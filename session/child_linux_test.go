@@ -38,7 +38,8 @@ func (p process) identity() process { return p }
 
 // runChild runs a child and reads its output as JSON. It also returns the child's log and
 // error.
-func runChild[T interface{ identity() process }](t *testing.T, variable, kind string, env ...string) (o T, log string, err error) {
+func runChild[T interface{ identity() process }](t *testing.T, variable, kind string, env ...string) (o T, log string,
+	err error) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "an argument")
 	cmd.Env = append(append(os.Environ(), variable+"="+kind), env...)

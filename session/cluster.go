@@ -17,9 +17,7 @@ import (
 
 	"steadyfit/cluster"
 	"steadyfit/data"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
-	"steadyfit/internal/rank"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -42,8 +40,7 @@ type ranked struct {
 	stop    atomic.Bool
 	stopped int
 	flags   []float32 // buffer for the flags of a step
-	times   exchangeTimes
-	stuck   bool // a run has not ended, so the session cannot be closed
+	stuck   bool      // a run has not ended, so the session cannot be closed
 }
 
 // rankNative is the part of ranked that TensorFlow holds.
@@ -72,16 +69,9 @@ const stepModulus = 1 << 20
 // (1) = 1, which all ranks must set alike.
 var rankOptions = []byte{8<<3 | 2, 2, 1 << 3, 1}
 
-// maxNarrow is the largest number of ranks that may exchange bfloat16. Each addition rounds the sum
-// to 8 bits, so a sum of more than 256 equal parts would not grow any more.
-const maxNarrow = 32
-
 // checkCluster compiles Options.Cluster.
 func (p *Plan) checkCluster() error {
-	c, exchange := p.opts.Cluster, p.opts.Exchange
-	if exchange != "" && exchange != gpuopts.BFloat16 {
-		return &option.Error{Option: "Options.Exchange", Value: exchange, Reason: fmt.Sprintf("expected %s or nothing", gpuopts.BFloat16)}
-	}
+	c := p.opts.Cluster
 	if c == nil {
 		return nil
 	}
@@ -92,22 +82,23 @@ func (p *Plan) checkCluster() error {
 		return err
 	}
 	switch {
-	case exchange != "" && len(c.Workers) > maxNarrow:
-		return &option.Error{Option: "Options.Exchange", Value: exchange, Reason: fmt.Sprintf("sums of %d ranks lose most of their precision; expected at most %d ranks", len(c.Workers), maxNarrow)}
 	case p.opts.ReadOnly:
 		return refuse("the session was opened read-only")
 	case p.opts.StepsPerExecution > 1:
-		return refuse("ranks exchange gradients after each step, so they cannot run {Options.StepsPerExecution %d}", p.opts.StepsPerExecution)
+		return refuse("ranks exchange gradients after each step, so they cannot run {Options.StepsPerExecution %d}",
+			p.opts.StepsPerExecution)
 	case p.opts.Compiled:
 		return refuse("ranks train with the signatures gradients and apply, which {Options.Compiled true} does not have")
 	}
 	err := p.checkSplit()
-	if sig, missing := p.model.Signature(p.roles.Gradients); err == nil && missing == nil && len(c.Workers) > 1 && batchOf(sig, 0) >= 0 {
-		return refuse("signature %s has the fixed batch size %d, and each rank takes a part of a batch; export the model with an open batch size", sig.Name, batchOf(sig, 0))
+	if sig, missing := p.model.Signature(p.roles.Gradients); err == nil && missing == nil && len(c.Workers) > 1 &&
+		batchOf(sig, 0) >= 0 {
+		return refuse("signature %s has the fixed batch size %d, and each rank takes a part of a batch; export the model "+
+			"with an open batch size", sig.Name, batchOf(sig, 0))
 	}
 	if err == nil {
 		p.parallel, err = p.model.Parallel(savedmodels.ParallelOptions{
-			Rank: c.Rank, Ranks: len(c.Workers), Inexact: p.opts.AllowInexactSplit, BFloat16: exchange == gpuopts.BFloat16,
+			Rank: c.Rank, Ranks: len(c.Workers), Inexact: p.opts.AllowInexactSplit,
 		})
 	}
 	if err != nil {
@@ -127,23 +118,19 @@ func (s *Session) startServer(ctx context.Context) error {
 		return nil
 	}
 	if !oneServer.TryLock() {
-		return &option.Error{Option: "Options.Cluster", Reason: "this process has been a rank of a cluster before, and TensorFlow cannot stop a server; train in a new process"}
+		return &option.Error{Option: "Options.Cluster", Reason: "this process has been a rank of a cluster before, and " +
+			"TensorFlow cannot stop a server; train in a new process"}
 	}
-	// An earlier process of this rank may still have the port, and TensorFlow would share it.
-	port, err := c.Listen(ctx)
-	if err == nil {
-		err = port.Close()
-	}
-	if err != nil {
+	if err := c.AwaitPort(ctx); err != nil {
 		oneServer.Unlock() // there is no server yet
 		return err
 	}
 	r := &ranked{Cluster: c, parallel: s.parallel, stopped: -1, flags: make([]float32, contract.ShareFlags)}
-	r.times.work = make([]float64, len(c.Workers))
 	device := fmt.Sprintf("/job:worker/replica:0/task:%d", c.Rank)
 	s.config = slices.Clone(s.config)
 	s.config = appendText(s.config, 4, device) // device_filters
 	s.config = appendText(s.config, 16, string(appendText(nil, 1, "/job:worker/replica:0/task:0")))
+	var err error
 	if r.server, err = tfprocess.StartServer(serverDef(c, s.config)); err != nil {
 		oneServer.Unlock()
 		return fmt.Errorf("rank %d of the cluster: %w", c.Rank, err)
@@ -196,11 +183,13 @@ func (s *Session) prepareRanks(n *native) (err error) {
 	if err := n.tf.Graph().Import(slices.Concat(sums, r.parallel.Graph), ""); err != nil {
 		return fmt.Errorf("operations of a rank: %w", err)
 	}
-	if err := s.prepareSteps(n.tf, &n.rank.train, &r.parallel.Train, &r.parallel.TrainIdle, s.roles.Gradients, n.train.names); err != nil {
+	if err := s.prepareSteps(n.tf, &n.rank.train, &r.parallel.Train, &r.parallel.TrainIdle, s.roles.Gradients,
+		n.train.names); err != nil {
 		return err
 	}
 	if n.evaluate != nil && r.parallel.NoEvaluation == nil {
-		err := s.prepareSteps(n.tf, &n.rank.evaluate, &r.parallel.Evaluate, &r.parallel.EvaluateIdle, s.roles.Evaluate, n.evaluate.names)
+		err := s.prepareSteps(n.tf, &n.rank.evaluate, &r.parallel.Evaluate, &r.parallel.EvaluateIdle, s.roles.Evaluate,
+			n.evaluate.names)
 		if err != nil {
 			return err
 		}
@@ -210,7 +199,8 @@ func (s *Session) prepareRanks(n *native) (err error) {
 
 // prepareSteps prepares the steps of a rank: busy runs a signature on samples and reports metrics,
 // and idle is for a rank without samples.
-func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *savedmodels.ParallelStep, signature string, metrics []string) (err error) {
+func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *savedmodels.ParallelStep,
+	signature string, metrics []string) (err error) {
 	if to.of, err = s.runner(tf, signature); err != nil {
 		return err
 	}
@@ -222,11 +212,8 @@ func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *sa
 		if err != nil {
 			return err
 		}
-		began, err := tf.Graph().Output(form.of.Began)
-		if err != nil {
-			return err
-		}
-		st, err := s.prepare(tf, &form.of.Signature, form.of.Outputs, []tfbind.Output{flags, began}, tfbind.RunOptions{Abort: true, Proto: rankOptions})
+		st, err := s.prepare(tf, &form.of.Signature, form.of.Outputs, []tfbind.Output{flags},
+			tfbind.RunOptions{Abort: true, Proto: rankOptions})
 		if err != nil {
 			return err
 		}
@@ -284,7 +271,6 @@ func (r *ranked) run(step *tfbind.Step) error {
 	for attempt := 0; ; attempt++ {
 		err := r.once(step)
 		if err == nil {
-			r.times.last = secondsOf(time.Now())
 			return nil
 		}
 		if lost := context.Cause(r.watch.ctx); lost != nil {
@@ -296,7 +282,7 @@ func (r *ranked) run(step *tfbind.Step) error {
 		}
 		// The server gives each run a random number (GetUniqueRequestId), and refuses a run whose
 		// number is among the last 100,000. It does so before anything runs, so the step may run
-		// again. On platforms that allow it, tfbind/replace.c makes all numbers differ.
+		// again. If other ranks waited for the run, they fail, and all ranks need new processes.
 		if strings.Contains(failed.Message, "request was received twice") && attempt < 3 {
 			continue
 		}
@@ -337,7 +323,8 @@ func (r *ranked) once(step *tfbind.Step) error {
 	case err := <-ended:
 		return err
 	case <-limit.C:
-		r.watch.cancel(lostRank("another rank", option.Errorf("it did not take part in an exchange for %v; give all ranks the same options, or raise {Cluster.Start}", cmp.Or(r.Start, defaultStart))))
+		r.watch.cancel(lostRank("another rank", option.Errorf("it did not take part in an exchange for %v; give all ranks "+
+			"the same options, or raise {Cluster.Start}", cmp.Or(r.Start, defaultStart))))
 	case <-r.watch.ctx.Done():
 	}
 	select {
@@ -349,14 +336,15 @@ func (r *ranked) once(step *tfbind.Step) error {
 	}
 }
 
-func (s capable) Ranks() rank.Group {
+// Ranks returns this process as one of several ranks; nil if it trains alone.
+func (s *Session) Ranks() contract.RankGroup {
 	if s.rank == nil || len(s.rank.Workers) == 1 {
 		return nil
 	}
-	return group{s.Session}
+	return group{s}
 }
 
-// group implements rank.Group.
+// group implements contract.RankGroup.
 type group struct{ s *Session }
 
 func (g group) Rank() int                           { return g.s.rank.Rank }
@@ -396,7 +384,8 @@ func (g group) CheckEqual(ctx context.Context) error {
 	}
 	for other, hash := range all {
 		if hash != all[0] {
-			return option.Errorf("%w: rank %d computes other weights than rank 0; use machines with the same processor, and the same {Options.IntraThreads} and TF_ENABLE_ONEDNN_OPTS", rank.ErrDiffer, other)
+			return option.Errorf("%w: rank %d computes other weights than rank 0; use machines with the same processor, and "+
+				"the same {Options.IntraThreads} and TF_ENABLE_ONEDNN_OPTS", contract.ErrRanksDiffer, other)
 		}
 	}
 	return nil
@@ -420,7 +409,7 @@ func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out [
 		st.setSeeds(seed, step)
 		st.common[0], st.common[1] = s.opts.Seed, step
 	}
-	return s.rank.step(ctx, n, step, b, min(len(s.rank.Workers), b.Size), true, out)
+	return s.rank.step(ctx, n, step, b, min(len(s.rank.Workers), b.Size), out)
 }
 
 // evaluateRank evaluates a batch in a cluster. The first rank evaluates the whole batch if
@@ -434,13 +423,14 @@ func (s *Session) evaluateRank(ctx context.Context, b data.Batch, out []float64)
 	if m := s.model.Metadata; m == nil || m.LossReduction == "" {
 		parts = 1
 	}
-	_, err := s.rank.step(ctx, &s.native.rank.evaluate, 0, b, parts, false, out)
+	_, err := s.rank.step(ctx, &s.native.rank.evaluate, 0, b, parts, out)
 	return err
 }
 
 // step runs a step on this rank's part of a batch. The first ranks have one part each, and the
 // others are idle.
-func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batch, parts int, train bool, out []float64) (applied bool, err error) {
+func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batch, parts int,
+	out []float64) (applied bool, err error) {
 	if err := causeOf(ctx); err != nil {
 		return false, err
 	}
@@ -457,20 +447,11 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 	if r.stop.Load() {
 		r.flags[1] = 1
 	}
-	r.times.began[0] = r.times.last
-	if err = st.tf.Set(len(st.inputs), r.flags, contract.ShareFlags); err == nil {
-		err = st.tf.Set(len(st.inputs)+1, r.times.began[:])
-	}
-	if err == nil {
-		if err = r.run(st.tf); err != nil {
-			err = fmt.Errorf("signature %s: %w", st.Signature.Name, err)
-		}
-	}
-	if err == nil {
-		r.times.last, err = st.tf.Float(1)
-	}
-	if err != nil {
+	if err := st.tf.Set(len(st.inputs), r.flags, contract.ShareFlags); err != nil {
 		return false, err
+	}
+	if err := r.run(st.tf); err != nil {
+		return false, fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 	}
 	shares, err := st.tf.Output(0)
 	if err != nil {
@@ -484,9 +465,6 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 	if applied, err = r.combine(n, b, parts, out); err != nil {
 		return false, err
 	}
-	if train {
-		r.times.add(n.shares)
-	}
 	return st.finish(n.after, n.finite, applied, out)
 }
 
@@ -497,12 +475,13 @@ func (r *ranked) combine(n *rankSteps, b data.Batch, parts int, out []float64) (
 	for rank := range r.Workers {
 		share := n.shares[rank*size:][:size]
 		if share[0] != r.flags[0] {
-			return false, fmt.Errorf("rank %d is not at the same step: %d and %d, modulo %d", rank, int(share[0]), int(r.flags[0]), stepModulus)
+			return false, fmt.Errorf("rank %d is not at the same step: %d and %d, modulo %d", rank, int(share[0]),
+				int(r.flags[0]), stepModulus)
 		}
 		if share[1] != 0 && r.stopped < 0 {
 			r.stopped = rank
 		}
-		applied = applied && share[contract.ShareFlags+1] != 0
+		applied = applied && share[contract.ShareFlags] != 0
 		if rank < parts {
 			for i := range n.of.part {
 				n.of.part[i] = float64(share[contract.ShareResults+i])

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"steadyfit/internal/half"
+	"steadyfit/internal/dtype"
 	"steadyfit/tfbind"
 )
 
@@ -67,9 +67,13 @@ func storeNumbers[S number](st *tfbind.Step, i int, to tfbind.DType, src []S, sh
 	case tfbind.Float64:
 		return tfbind.SetFunc(st, i, func(dst []float64) error { return toFloats(cut(dst, p), src, to) }, shape...)
 	case tfbind.Float16:
-		return tfbind.SetFunc(st, i, func(dst []half.Float16) error { return toHalves(cut(dst, p), src, to, half.NewFloat16) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []dtype.Half) error { return toHalves(cut(dst, p), src, to, dtype.NewHalf) },
+			shape...)
 	case tfbind.BFloat16:
-		return tfbind.SetFunc(st, i, func(dst []half.BFloat16) error { return toHalves(cut(dst, p), src, to, half.NewBFloat16) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []dtype.BFloat) error {
+			return toHalves(cut(dst, p), src, to,
+				dtype.NewBFloat)
+		}, shape...)
 	case tfbind.Int8:
 		return tfbind.SetFunc(st, i, func(dst []int8) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Int16:
@@ -129,7 +133,7 @@ func errOverflow(v any, at int, to tfbind.DType) error {
 
 // toHalves converts and rounds values to a half-precision type.
 func toHalves[D interface {
-	half.Float16 | half.BFloat16
+	dtype.Half | dtype.BFloat
 	Float32() float32
 }, S number](dst []D, src []S, to tfbind.DType, round func(float32) D) error {
 	if err := checkLen(len(dst), len(src)); err != nil {

@@ -38,7 +38,8 @@ func pictures(t testing.TB, n int) string {
 		// Smooth colors with noise make images that take time to decode.
 		for y := range 256 {
 			for x := range 256 {
-				picture.SetRGBA(x, y, color.RGBA{uint8(x/2 + i + rng.IntN(16)), uint8(y/2 + rng.IntN(16)), uint8((x+y)/4 + rng.IntN(16)), 255})
+				picture.SetRGBA(x, y, color.RGBA{uint8(x/2 + i + rng.IntN(16)), uint8(y/2 + rng.IntN(16)),
+					uint8((x+y)/4 + rng.IntN(16)), 255})
 			}
 		}
 		var file bytes.Buffer
@@ -55,7 +56,8 @@ func pictures(t testing.TB, n int) string {
 //	go test ./session -run '^$' -bench DataWait -benchtime 40x
 func BenchmarkDataWait(b *testing.B) {
 	const batch, warmup = 32, 4
-	ds, err := data.Open(pictures(b, batch*max(b.N, warmup)), data.Options{Images: data.ImageOptions{Size: 224, Float: true}})
+	ds, err := data.Open(pictures(b, batch*max(b.N, warmup)),
+		data.Options{Images: data.ImageOptions{Size: 224, Float: true}})
 	require.NoError(b, err)
 	ds, err = ds.Shuffle(1).Augment("x", data.Augmentation{Flip: true, Crop: 16, Jitter: 0.1, Seed: 1})
 	require.NoError(b, err)

@@ -22,9 +22,12 @@ func (s *Session) sumGraph() ([]byte, error) {
 			g.Constant(prefix+name, tfbind.Int32, binary.LittleEndian.AppendUint32(nil, uint32(value)))
 			return prefix + name
 		}
-		g.Add(prefix+"own", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Int64), "shape": graphdef.Shape([]int64{size})}).
-			Add(prefix+"sum", "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Int64), "merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
-				prefix+"own", key("ranks", len(s.rank.Workers)), key("group", contract.GroupKey(len(s.rank.Workers))), key("instance", contract.FirstInstance-1-i))
+		g.Add(prefix+"own", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Int64),
+			"shape": graphdef.Shape([]int64{size})}).
+			Add(prefix+"sum", "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Int64),
+				"merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
+				prefix+"own", key("ranks", len(s.rank.Workers)), key("group", contract.GroupKey(len(s.rank.Workers))),
+				key("instance", contract.FirstInstance-1-i))
 	}
 	return g.Bytes()
 }
@@ -38,7 +41,8 @@ func (s *Session) prepareSums(n *native) error {
 		if err = errors.Join(err, errSum); err != nil {
 			return err
 		}
-		if *step, err = n.tf.Prepare([]tfbind.Output{own}, []tfbind.Output{sum}, tfbind.RunOptions{Abort: true, Proto: rankOptions}); err != nil {
+		if *step, err = n.tf.Prepare([]tfbind.Output{own}, []tfbind.Output{sum},
+			tfbind.RunOptions{Abort: true, Proto: rankOptions}); err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,8 +38,7 @@ func (x *featureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch 
 		return c, err
 	}
 	defer func() { err = errors.Join(err, before.Close()) }()
-	// The first run includes the optimization of the graph.
-	if _, err := x.batch(ctx, b); err != nil {
+	if err := x.checkIndependent(ctx, b); err != nil { // the first run includes the optimization of the graph
 		return c, err
 	}
 	began := time.Now()
@@ -164,23 +162,23 @@ func (s *Session) compare(full, rest trialRun) (largest float64, err error) {
 			return largest, fmt.Errorf("variable %s: %w", v.Name, err)
 		}
 		// The momentum of a weight without a gradient is rounding noise near zero.
-		d := difference(a, b, 1, 1e-3)
+		d := difference(a, b, 1e-3)
 		limit := slotTolerance
 		if v.Weight {
 			limit = trainTolerance
 		}
 		if !(d <= limit) {
-			return d, fmt.Errorf("%w: after %d steps, the variable %s differs by %.2g of its largest value", feature.ErrDiffer, checkSteps, v.Name, d)
+			return d, fmt.Errorf("%w: after %d steps, the variable %s differs by %.2g of its largest value", feature.ErrDiffer,
+				checkSteps, v.Name, d)
 		}
 		largest = max(largest, d)
 	}
 	return largest, nil
 }
 
-// difference returns the largest difference between two arrays of numbers with rows of the given
-// width, as a fraction of the largest value of its column, or of least if that is larger.
-// Integers and other values differ by infinity unless they are equal.
-func difference(a, b any, width int, least float64) float64 {
+// difference returns the largest difference between two arrays of numbers, as a fraction of their largest
+// value, or of least if that is larger. Integers and other values differ by infinity unless they are equal.
+func difference(a, b any, least float64) float64 {
 	if reflect.DeepEqual(a, b) {
 		return 0
 	}
@@ -188,27 +186,21 @@ func difference(a, b any, width int, least float64) float64 {
 	if x.Type() != y.Type() || x.Len() != y.Len() || x.Len() > 0 && !x.Index(0).CanFloat() {
 		return math.Inf(1)
 	}
-	largest, most := make([]float64, width), make([]float64, width)
+	largest, most := least, 0.0
 	for i := range x.Len() {
-		v, w, column := x.Index(i).Float(), y.Index(i).Float(), i%width
+		v, w := x.Index(i).Float(), y.Index(i).Float()
 		if v != w && !(math.IsNaN(v) && math.IsNaN(w)) {
 			d := math.Abs(v - w)
 			if math.IsNaN(d) {
 				return math.Inf(1)
 			}
-			most[column] = max(most[column], d)
+			most = max(most, d)
 		}
 		if !math.IsNaN(v) && !math.IsInf(v, 0) {
-			largest[column] = max(largest[column], math.Abs(v))
+			largest = max(largest, math.Abs(v))
 		}
 	}
-	worst := 0.0
-	for i, d := range most {
-		if d > 0 {
-			worst = max(worst, d/cmp.Or(max(largest[i], least), 1))
-		}
-	}
-	return worst
+	return most / largest
 }
 
 // featureStep implements feature.Step.
@@ -226,7 +218,9 @@ type featureStep struct {
 
 func (x *featureStep) SampleBytes() int { return x.bytes / max(x.samples, 1) }
 
-func (s capable) NewFeatureStep(f *savedmodels.Features) (feature.Step, error) {
+// NewFeatureStep prepares the computation of features. The session must have the model f.Model.
+// The result must be closed.
+func (s *Session) NewFeatureStep(f *savedmodels.Features) (feature.Step, error) {
 	rest, err := s.model.Signature(s.roles.Train)
 	if err != nil {
 		return nil, err
@@ -275,7 +269,7 @@ func (x *featureStep) batch(ctx context.Context, b data.Batch) (data.Batch, erro
 	}
 	x.bytes, x.samples = 0, b.Size
 	for _, f := range small.Fields {
-		if t, _, n := dtype.Data(f.Values); t != nil && t.Kind != dtype.String {
+		if t, _, n := dtype.Data(f.Values); t != nil && t.Kind != dtype.StringKind {
 			x.bytes += n * t.Size
 		}
 	}
@@ -322,70 +316,32 @@ func (x *featureStep) All(ctx context.Context, ds data.Dataset, batch int) (*dat
 	return data.New(ds.Name(), columns...)
 }
 
-func (x *featureStep) CheckIndependent(ctx context.Context, ds data.Dataset, batch int) error {
-	b, err := firstBatch(ds, batch)
-	if err != nil {
-		return err
-	}
+// checkIndependent checks that the features of a sample depend neither on the other samples of a batch nor
+// on their order and number.
+func (x *featureStep) checkIndependent(ctx context.Context, b data.Batch) error {
 	want, err := x.batch(ctx, b)
 	if err != nil {
 		return err
 	}
-	all, back, half := ascending(b.Size), ascending(b.Size), b.Size/2
-	slices.Reverse(back)
-	// check compares some samples of b with the samples at the given places of another batch.
-	check := func(other data.Batch, samples, places []int) error {
+	all, half := ascending(b.Size), b.Size/2
+	reversed := slices.Clone(all)
+	slices.Reverse(reversed)
+	for _, samples := range [][]int{reversed, all[:half], all[half:]} {
 		if len(samples) == 0 {
-			return nil
+			continue
 		}
-		have, err := x.batch(ctx, other)
+		have, err := x.batch(ctx, rearranged(b, samples))
 		if err != nil {
 			return err
 		}
-		return x.compareSamples(rearranged(want, samples), rearranged(have, places))
-	}
-	for _, samples := range [][]int{back, append(slices.Clone(all[1:]), all[0]), all[:half], all[half:]} {
-		if err := check(rearranged(b, samples), samples, all[:len(samples)]); err != nil {
-			return err
-		}
-	}
-	if err := check(strange(b, 0, half), all[half:], all[half:]); err != nil {
-		return err
-	}
-	return check(strange(b, half, b.Size), all[:half], all[:half])
-}
-
-// compareSamples compares the features of samples that were computed in two batches.
-func (x *featureStep) compareSamples(a, c data.Batch) error {
-	for i, t := range x.Signature.Outputs {
-		if !slices.Equal(a.Fields[i].Shape, c.Fields[i].Shape) {
-			return fmt.Errorf("%w: %s has the shapes %v and %v", feature.ErrDiffer, t.Name, a.Fields[i].Shape, c.Fields[i].Shape)
-		}
-		width := 1
-		if shape := a.Fields[i].Shape; len(shape) > 1 {
-			width = max(shape[len(shape)-1], 1)
-		}
-		if d := difference(a.Fields[i].Values, c.Fields[i].Values, width, 1e-6); !(d <= featureTolerance) {
-			return fmt.Errorf("%w: %s of a sample changes by %.2g of its largest value with the other samples of the batch, their order or their number", feature.ErrDiffer, t.Name, d)
+		expected := rearranged(want, samples)
+		for i, t := range x.Signature.Outputs {
+			d := difference(expected.Fields[i].Values, have.Fields[i].Values, 1e-6)
+			if !(d <= featureTolerance) {
+				return fmt.Errorf("%w: %s of a sample changes by %.2g of the largest value with the other samples of the batch, "+
+					"their order or their number", feature.ErrDiffer, t.Name, d)
+			}
 		}
 	}
 	return nil
-}
-
-// strange returns a batch in which the samples in [from, to) are replaced: floats by values far
-// from those of the data, other values by those of another sample.
-func strange(b data.Batch, from, to int) data.Batch {
-	order := ascending(b.Size)
-	for i := from; i < to; i++ {
-		order[i] = to % b.Size
-	}
-	out := rearranged(b, order)
-	for _, f := range out.Fields {
-		v := reflect.ValueOf(f.Values)
-		width := v.Len() / b.Size
-		for i := from * width; i < to*width && v.Index(i).CanFloat(); i++ {
-			v.Index(i).SetFloat(-8*v.Index(i).Float() + float64(i%7))
-		}
-	}
-	return out
 }

@@ -126,7 +126,8 @@ func (st *Step) setReserved(i, samples int) error {
 		return st.tf.Set(i, st.seeds, 2)
 	case contract.InputLearningRate:
 		if scalar = st.session.rate; math.IsNaN(scalar) {
-			return option.Errorf("signature %s takes the learning rate as an input, and none was set: set it with {Session.SetLearningRate}", st.Signature.Name)
+			return option.Errorf("signature %s takes the learning rate as an input, and none was set: set it with "+
+				"{Session.SetLearningRate}", st.Signature.Name)
 		}
 	case contract.InputLossScale:
 		if l := st.session.scaler; l != nil {
@@ -181,7 +182,7 @@ func (in *input) fit(shape []int, steps int) error {
 		for _, d := range shape {
 			in.shape = append(in.shape, int64(d))
 		}
-	} else if !in.reshape(shape) {
+	} else if in.fixed || !in.reshape(shape) {
 		return in.mismatch(shape)
 	}
 	if in.UnknownRank {
@@ -192,7 +193,8 @@ func (in *input) fit(shape []int, steps int) error {
 		switch {
 		case d < 0 || d == have:
 		case i == 0 && !contract.IsReserved(in.Name):
-			return fmt.Errorf("%w: the model has the fixed batch size %d, but the batch has %d samples: train with that batch size and without a smaller last batch, or export the model with an open batch size",
+			return fmt.Errorf("%w: the model has the fixed batch size %d, but the batch has %d samples: train with that "+
+				"batch size and without a smaller last batch, or export the model with an open batch size",
 				ErrData, d, have)
 		default:
 			return in.mismatch(shape)
@@ -256,13 +258,18 @@ func sameButOnes(want []int64, have []int) bool {
 }
 
 func (in *input) mismatch(shape []int) error {
-	return fmt.Errorf("%w: expected %s, got %s", ErrData, samplesText(in.Shape), samplesText(shape))
+	fix := ""
+	if in.fixed {
+		fix = "; results depend on dimensions of 1 here: reshape the data, or export the model for labels of this shape"
+	}
+	return fmt.Errorf("%w: expected %s, got %s%s", ErrData, samplesText(in.Shape), samplesText(shape), fix)
 }
 
 // noSize returns the error for sample weights that cannot be generated because their shape in the
 // signature has unknown dimensions.
 func (in *input) noSize(sig *savedmodels.Signature) error {
-	return fmt.Errorf("%w: signature %s takes %s with %s, whose size is open, so no value can be generated: add that field to the data", ErrData, sig.Name, in.Name, samplesText(in.Shape))
+	return fmt.Errorf("%w: signature %s takes %s with %s, whose size is open, so no value can be generated: add that "+
+		"field to the data", ErrData, sig.Name, in.Name, samplesText(in.Shape))
 }
 
 // samplesText describes samples by the shape of a batch, with "?" for an open size. Users know the shape

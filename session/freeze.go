@@ -7,23 +7,33 @@ import (
 	"strconv"
 
 	"steadyfit/internal/bundle"
-	"steadyfit/internal/capability"
 	"steadyfit/internal/graphdef"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
-// Freeze returns state that shares memory with the variables until training changes them, like a
-// Snapshot. It is nil for a rank of a cluster, for a model whose saver saves more than variables, and
-// after Restore of a complete checkpoint with other frozen variables.
-func (s capable) Freeze(ctx context.Context) (capability.Frozen, error) {
-	if s.rank != nil || s.foreign || s.model.Saver == nil {
+// Frozen is the state of a session at the time of Freeze. Another goroutine than that of the session
+// may use it.
+type Frozen interface {
+	// Bytes returns the memory that the state takes if all variables change.
+	Bytes() int64
+	// Save writes the files of Session.Save. After Close of the session, it returns tfbind.ErrClosed.
+	Save(prefix string) error
+	// Close frees the state.
+	Close() error
+}
+
+// Freeze returns the state for a checkpoint that is written while later steps run. Like a Snapshot,
+// it shares memory with the variables until training changes them. The result is nil if only Save
+// can write the state: for a rank of a cluster, and for a model whose saver saves more than variables.
+func (s *Session) Freeze(ctx context.Context) (Frozen, error) {
+	if s.rank != nil || s.model.Saver == nil {
 		return nil, nil
 	}
 	return s.freeze(ctx)
 }
 
-func (s *Session) freeze(ctx context.Context) (capability.Frozen, error) {
+func (s *Session) freeze(ctx context.Context) (Frozen, error) {
 	w := &s.writer
 	if err := w.open(s.config, w.define(s.model)); err != nil || !w.complete {
 		return nil, err
@@ -46,20 +56,18 @@ func (f frozen) Save(prefix string) error {
 	if err := f.fits(w.model); err != nil {
 		return fmt.Errorf("save %s: %w", prefix, err)
 	}
-	name, err := tfbind.NewTensor([]string{prefix})
-	if err != nil {
+	err := withFiles(prefix, func(name *tfbind.Tensor) (err error) {
+		feeds := tfbind.Feeds{w.prefix: name}
+		if w.objects != nil {
+			feeds[w.last] = w.objects
+		}
+		for i, v := range f.values {
+			feeds[w.values[i]] = v
+		}
+		f.thread.run(func() {
+			_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}, Proto: callerRuns})
+		})
 		return err
-	}
-	defer name.Close()
-	feeds := tfbind.Feeds{w.prefix: name}
-	if w.objects != nil {
-		feeds[w.last] = w.objects
-	}
-	for i, v := range f.values {
-		feeds[w.values[i]] = v
-	}
-	f.thread.run(func() {
-		_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}, Proto: callerRuns})
 	})
 	if err = saveError(prefix, w.variables, err); err != nil && !errors.As(err, new(*SaveError)) {
 		err = fmt.Errorf("save %s: %w", prefix, err)
@@ -108,7 +116,8 @@ func (w *stateWriter) define(m *savedmodels.Model) func(*graphdef.Graph) (find f
 			keys, types = append(keys, baseMark+base), append(types, tfbind.Int64)
 		} else {
 			g.Texts("objectkey", bundle.ObjectGraph).Texts("objectwhole", "").
-				Add("last", "RestoreV2", graphdef.Attrs{"dtypes": graphdef.Types([]tfbind.DType{tfbind.String})}, "prefix", "objectkey", "objectwhole")
+				Add("last", "RestoreV2", graphdef.Attrs{"dtypes": graphdef.Types([]tfbind.DType{tfbind.String})}, "prefix",
+					"objectkey", "objectwhole")
 			keys, types = append(keys, bundle.ObjectGraph), append(types, tfbind.String)
 		}
 		g.Texts("keys", keys...).Texts("whole", make([]string, len(keys))...).
@@ -136,15 +145,14 @@ func (w *stateWriter) find() {
 	if err != nil || len(saved) > 0 {
 		return
 	}
-	name, err := tfbind.NewTensor([]string{own})
-	if err != nil {
-		return
-	}
-	defer name.Close()
-	found, err := w.tf.Run(context.Background(), tfbind.Feeds{w.prefix: name}, []tfbind.Output{w.last}, tfbind.RunOptions{Proto: callerRuns})
-	if err == nil {
-		w.objects, w.complete = found[0], true
-	}
+	w.complete = withFiles(own, func(name *tfbind.Tensor) error {
+		found, err := w.tf.Run(context.Background(), tfbind.Feeds{w.prefix: name}, []tfbind.Output{w.last},
+			tfbind.RunOptions{Proto: callerRuns})
+		if err == nil {
+			w.objects = found[0]
+		}
+		return err
+	}) == nil
 }
 
 func (w *stateWriter) close() error {

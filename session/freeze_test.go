@@ -43,7 +43,7 @@ func TestFrozenStateIsThatOfSave(t *testing.T) {
 			require.NoError(t, s.Save(ctx, saved))
 			want := steps(s, 2, 4)
 			require.NoError(t, s.Restore(ctx, saved))
-			frozen, err := s.Capabilities().Freeze(ctx)
+			frozen, err := s.Freeze(ctx)
 			require.NoError(t, err)
 			require.NotNil(t, frozen)
 			written := make(chan error)
@@ -69,7 +69,7 @@ func TestFrozenStateIsThatOfSave(t *testing.T) {
 			assert.Equal(t, want, steps(other, 2, 4))
 			require.NoError(t, frozen.Close())
 			assert.ErrorIs(t, frozen.Save(last), session.ErrMismatch)
-			frozen, err = s.Capabilities().Freeze(ctx)
+			frozen, err = s.Freeze(ctx)
 			require.NoError(t, err)
 			require.NoError(t, s.Close())
 			assert.ErrorIs(t, frozen.Save(last), tfbind.ErrClosed)
@@ -89,7 +89,7 @@ func TestStateThatCannotBeFrozen(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	m.Variables = m.Variables[1:]
-	frozen, err := openModel(t, m, session.Options{}).Capabilities().Freeze(context.Background())
+	frozen, err := openModel(t, m, session.Options{}).Freeze(context.Background())
 	require.NoError(t, err)
 	assert.Nil(t, frozen)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/gpu"
 	"steadyfit/internal/resolved"
 	"steadyfit/memory"
@@ -14,47 +15,30 @@ import (
 	"steadyfit/tfbind"
 )
 
-// gpuMeter reads the GPU memory of this process.
-type gpuMeter struct {
-	driver *gpu.Driver
-	meter  *gpu.Meter
-}
-
-// newGPUMeter returns nil if there is no GPU or the NVIDIA driver does not open. steadyfit
-// doctor reports problems of the driver.
-func newGPUMeter(devices []tfbind.Device) *gpuMeter {
-	if !resolved.HasGPU(devices) {
-		return nil
-	}
-	driver, _ := gpu.Open()
-	return &gpuMeter{driver, driver.Meter(0)}
-}
-
-func (m *gpuMeter) Close() error {
-	if m == nil {
-		return nil
-	}
-	return m.driver.Close()
-}
-
-// Usage returns the GPU memory as reported by NVIDIA's driver: TensorFlow's pools, CUDA contexts, code,
+// Usage returns the number of native tensors in this process and the memory of this process on GPUs,
+// as reported by NVIDIA's driver: TensorFlow's pools, CUDA contexts, code,
 // workspaces, and other sessions. Some containers hide processes from the driver. The result is then the
 // memory in use on all visible GPUs. It is unknown if there is no GPU or the driver reports nothing. The
 // first call opens the driver, and Close closes it.
-func (s capable) Usage() (tensors *int64, gpu memory.Reading) {
+func (s *Session) Usage() (tensors *int64, used memory.Reading) {
 	live := tfbind.Live().Tensors
 	tensors = &live
 	if s.gpu == nil {
 		devices, err := s.devices()
-		if err != nil {
-			return tensors, memory.Reading{}
-		}
-		m := newGPUMeter(devices)
-		if m == nil || s.adopt(m, func(*native) { s.gpu = m }) != nil {
+		if err != nil || s.meterGPU(devices) != nil || s.gpu == nil {
 			return tensors, memory.Reading{}
 		}
 	}
-	return tensors, s.gpu.meter.Read()
+	return tensors, s.gpu.Read()
+}
+
+// meterGPU opens the driver if there is a GPU. steadyfit doctor reports problems of the driver.
+func (s *Session) meterGPU(devices []tfbind.Device) error {
+	if !resolved.HasGPU(devices) {
+		return nil
+	}
+	driver, _ := gpu.Open()
+	return s.adopt(driver, func(*native) { s.driver, s.gpu = driver, driver.Meter(0) })
 }
 
 // ResolvePrecision replaces gpuopts.Float16 by Float16GPU or Float16CPU, depending on
@@ -76,8 +60,9 @@ func ResolvePrecision(o *gpuopts.Options) (warning *option.Error, err error) {
 	}
 	o.Precision = gpuopts.Float16CPU
 	return &option.Error{Option: "Options.Precision", Value: gpuopts.Float16,
-		Reason: fmt.Sprintf("%v, only %s, and emulates float16 there with float32, which is slow", ErrNoGPU, strings.Join(types, ", ")),
-		Fix:    "use {Options.Precision bfloat16}"}, nil
+		Reason: fmt.Sprintf("%v, only %s, and emulates float16 there with float32, which is slow", ErrNoGPU,
+			strings.Join(types, ", ")),
+		Fix: "use {Options.Precision bfloat16}"}, nil
 }
 
 // deviceTypes returns the sorted types of TensorFlow's devices, such as "CPU".
@@ -108,4 +93,23 @@ func deviceTypes(o gpuopts.Options) (types []string, err error) {
 	}
 	slices.Sort(types)
 	return slices.Compact(types), nil
+}
+
+// gpuError explains TensorFlow's error for a new session. It returns ErrNoGPU if a requested GPU is
+// missing, and all other errors unchanged.
+func gpuError(o gpuopts.Options, err error) error {
+	var failed *tfbind.Error
+	asks, _ := o.ForGPU()
+	if len(asks) == 0 || !errors.As(err, &failed) {
+		return err
+	}
+	// The texts are from TensorFlow 2.21: xla/tsl/framework/device_id_utils.cc and
+	// tensorflow/core/common_runtime/gpu/gpu_device.cc.
+	for _, text := range []string{"'visible_device_list' listed an invalid Device id",
+		"Not enough GPUs to create virtual devices"} {
+		if strings.Contains(failed.Message, text) {
+			return contract.Mark(option.Errorf("{"+asks[0]+"} asks for a GPU that TensorFlow does not have: %w", err), ErrNoGPU)
+		}
+	}
+	return err
 }

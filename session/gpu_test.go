@@ -6,24 +6,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/gpu"
-	"steadyfit/internal/gpu/gputest"
+	"steadyfit/internal/testkit"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
 
 // The driver is queried only if there is a GPU, and not after Close.
 func TestGPUUsage(t *testing.T) {
-	if !gputest.Child(t, "-DNEW") {
+	if !testkit.NVMLChild(t, "-DNEW") {
 		return
 	}
 	cpu, card := tfbind.Device{Type: "CPU"}, tfbind.Device{Type: "GPU"}
-	require.Nil(t, newGPUMeter([]tfbind.Device{cpu}))
-	s := &Session{gpu: newGPUMeter([]tfbind.Device{cpu, card})}
-	_, used := s.Capabilities().Usage()
+	s := &Session{}
+	require.NoError(t, s.meterGPU([]tfbind.Device{cpu}))
+	require.Nil(t, s.gpu)
+	require.NoError(t, s.meterGPU([]tfbind.Device{cpu, card}))
+	_, used := s.Usage()
 	require.Equal(t, memory.Known(7<<20), used)
 
 	require.NoError(t, s.Close())
-	_, used = s.Capabilities().Usage()
+	_, used = s.Usage()
 	require.Zero(t, used)
 }
 
@@ -34,8 +36,9 @@ func TestUsageWithoutDriver(t *testing.T) {
 	if driver.Why() == "" {
 		t.Skip("this machine has a driver of NVIDIA; the test is of one without")
 	}
-	s := &Session{gpu: newGPUMeter([]tfbind.Device{{Type: "GPU"}})}
-	_, used := s.Capabilities().Usage()
+	s := &Session{}
+	require.NoError(t, s.meterGPU([]tfbind.Device{{Type: "GPU"}}))
+	_, used := s.Usage()
 	require.False(t, used.OK)
 	require.NoError(t, s.Close())
 }

@@ -35,7 +35,8 @@ func (s *Session) DecodeJPEG(file []byte, channels int) (pixels []byte, width, h
 		return nil, 0, 0, err
 	}
 	defer content.Close()
-	found, err := d.tf.Run(context.Background(), tfbind.Feeds{d.file: content}, []tfbind.Output{output}, tfbind.RunOptions{Proto: callerRuns})
+	found, err := d.tf.Run(context.Background(), tfbind.Feeds{d.file: content}, []tfbind.Output{output},
+		tfbind.RunOptions{Proto: callerRuns})
 	if failed := (*tfbind.Error)(nil); errors.As(err, &failed) && errors.Is(err, tfbind.ErrInvalidArgument) {
 		message, _, _ := strings.Cut(failed.Message, "[[") // the operation of this package's own graph
 		return nil, 0, 0, fmt.Errorf("TensorFlow: %s", strings.TrimSpace(message))

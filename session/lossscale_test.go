@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"testing"
 
@@ -9,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/fit"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
@@ -39,7 +39,7 @@ type scaled struct {
 
 // lowered reports whether the last step was skipped and the scale was lowered.
 func lowered(s *session.Session) bool {
-	skipped, _, _ := s.Capabilities().Skipped()
+	skipped, _, _ := s.Skipped()
 	return skipped
 }
 
@@ -53,11 +53,24 @@ func trainScaled(t testing.TB, s *session.Session, b data.Batch) scaled {
 	return scaled{out[n-2], out[n-1], lowered(s)}
 }
 
+// openScaled opens a model whose loss scale is at some value after a number of applied steps.
+func openScaled(t testing.TB, scale float64, good int) *session.Session {
+	t.Helper()
+	s := open(t, "digits-scaled", session.Options{})
+	setScale(t, s, scale, good)
+	return s
+}
+
+func setScale(t testing.TB, s *session.Session, scale float64, good int) {
+	t.Helper()
+	require.NoError(t, s.SetState(fmt.Appendf(nil, `{"loss_scale":%v,"good_steps":%d}`, scale, good)))
+}
+
 func TestLossScaleIsDynamic(t *testing.T) {
 	good := batches(t, digits(t), 32, 1)[0]
 	bad := spoiled(t, good)
 	for _, parts := range []int{1, 2} {
-		s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 4, GrowthInterval: 2}})
+		s := openScaled(t, 4, 1998) // the scale grows after 2000 applied steps
 		require.NoError(t, s.SetMicroBatches(parts))
 		before := evaluated(t, s, good)
 		var seen []scaled
@@ -68,11 +81,12 @@ func TestLossScaleIsDynamic(t *testing.T) {
 		assert.Equal(t, []scaled{{2, 1, true}, {1, 2, true}, {1, 3, false}}, seen, parts)
 		assert.Equal(t, before, evaluated(t, s, good), "a skipped step changes no weight")
 
+		setScale(t, s, 1, 1999)
 		seen = nil
-		for _, b := range []data.Batch{good, good, good, bad, good, good, good} {
+		for _, b := range []data.Batch{good, good, bad, good} {
 			seen = append(seen, trainScaled(t, s, b))
 		}
-		assert.Equal(t, []scaled{{1, 3, false}, {2, 3, false}, {2, 3, false}, {1, 4, true}, {1, 4, false}, {2, 4, false}, {2, 4, false}}, seen, parts)
+		assert.Equal(t, []scaled{{2, 0, false}, {2, 0, false}, {1, 1, true}, {1, 1, false}}, seen, parts)
 		assert.NotEqual(t, before, evaluated(t, s, good))
 	}
 }
@@ -87,7 +101,7 @@ func evaluated(t testing.TB, s *session.Session, b data.Batch) float64 {
 
 func TestLossScaleTooHighIsLoweredUntilStepsCount(t *testing.T) {
 	b := batches(t, digits(t), 32, 1)[0]
-	s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 1 << 40}})
+	s := openScaled(t, 1<<40, 0)
 	var last scaled
 	for range 40 {
 		if last = trainScaled(t, s, b); !last.skipped {
@@ -99,80 +113,11 @@ func TestLossScaleTooHighIsLoweredUntilStepsCount(t *testing.T) {
 	assert.Equal(t, math.Ldexp(1, 40-int(last.skippedSteps)), last.scale)
 }
 
-func TestLossScaleFixed(t *testing.T) {
-	good := batches(t, digits(t), 32, 1)[0]
-	s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Fixed: 128}})
-	assert.Equal(t, scaled{128, 0, false}, trainScaled(t, s, good))
-	assert.Equal(t, scaled{128, 1, false}, trainScaled(t, s, spoiled(t, good)))
-	assert.Equal(t, "128", s.Identity()["loss_scale"])
-	_, stuck, scale := s.Capabilities().Skipped()
-	assert.True(t, stuck)
-	assert.Equal(t, 128.0, scale)
-	trainScaled(t, s, good)
-	_, stuck, _ = s.Capabilities().Skipped()
-	assert.False(t, stuck)
-
-	// Neither a checkpoint nor a snapshot changes a fixed scale.
-	other := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 64}})
-	trainScaled(t, other, spoiled(t, good))
-	trainScaled(t, other, spoiled(t, good))
-	state, err := other.Capabilities().State()
-	require.NoError(t, err)
-	snapshot, err := other.Snapshot(context.Background())
-	require.NoError(t, err)
-	defer snapshot.Close()
-	require.NoError(t, s.Capabilities().SetState(state))
-	assert.Equal(t, scaled{128, 2, false}, trainScaled(t, s, good))
-	require.NoError(t, s.Revert(context.Background(), snapshot))
-	assert.Equal(t, scaled{128, 2, false}, trainScaled(t, s, good))
-}
-
-// A fixed scale that is far too high ends the training with an error.
-func TestLossScaleFixedTooHighDiverges(t *testing.T) {
-	s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Fixed: 1e30}})
-	loop := fit.Loop{Session: s, Batch: 32, Epochs: 2, StepsPerEpoch: 3}
-	_, err := loop.Run(context.Background(), digits(t))
-	require.ErrorIs(t, err, fit.ErrDiverged)
-	require.ErrorContains(t, err, "the gradients are not finite at loss scale 1e+30, which cannot be lowered, and the last 3 train steps")
-}
-
-// A resume also restores the number of applied steps, which determines when the scale grows.
-func TestLossScaleIsResumed(t *testing.T) {
-	run := func(dir string, stop int64) []float64 {
-		s := open(t, "digits-scaled", session.Options{LossScale: session.LossScale{Initial: 4, GrowthInterval: 4}})
-		loop := fit.Loop{Session: s, Batch: 32, Epochs: 3, StepsPerEpoch: 3, Resume: dir}
-		loop.Hook(fit.Checkpoint{Folder: dir}.Hook())
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		loop.Hook(fit.Hook{Name: "stop", Step: func(_ context.Context, state *fit.State) error {
-			if state.Step == stop {
-				cancel()
-			}
-			return nil
-		}})
-		h, err := loop.Run(ctx, digits(t))
-		if stop > 0 {
-			require.ErrorIs(t, err, context.Canceled)
-		} else {
-			require.NoError(t, err)
-		}
-		return h.Metric("loss_scale")
-	}
-	want := []float64{4, 8, 16}
-	assert.Equal(t, want, run(t.TempDir(), 0))
-	for _, stop := range []int64{3, 5} {
-		dir := t.TempDir()
-		run(dir, stop)
-		assert.Equal(t, want, run(dir, 0), stop)
-	}
-}
-
 func TestLossScaleIsPartOfSnapshotsAndState(t *testing.T) {
 	good := batches(t, digits(t), 32, 1)[0]
-	options := session.Options{LossScale: session.LossScale{GrowthInterval: 2}}
-	s := open(t, "digits-scaled", options)
+	s := openScaled(t, 32768, 1998)
 	trainScaled(t, s, good)
-	state, err := s.Capabilities().State()
+	state, err := s.State()
 	require.NoError(t, err)
 	snapshot, err := s.Snapshot(context.Background())
 	require.NoError(t, err)
@@ -185,12 +130,12 @@ func TestLossScaleIsPartOfSnapshotsAndState(t *testing.T) {
 	require.NoError(t, s.Revert(context.Background(), snapshot))
 	assert.Equal(t, want, next(s))
 
-	other := open(t, "digits-scaled", options)
-	require.NoError(t, other.Capabilities().SetState(state))
+	other := openScaled(t, 8, 0)
+	require.NoError(t, other.SetState(state))
 	assert.Equal(t, want, next(other))
-	require.NoError(t, other.Capabilities().SetState(nil))
+	require.NoError(t, other.SetState(nil))
 	assert.Equal(t, scaled{32768, 0, false}, trainScaled(t, other, good))
-	require.Error(t, other.Capabilities().SetState([]byte(`{"loss_scale":-1}`)))
+	require.Error(t, other.SetState([]byte(`{"loss_scale":-1}`)))
 }
 
 func TestLossScaleInTheGraphIsTold(t *testing.T) {
@@ -205,7 +150,7 @@ func TestLossScaleInTheGraphIsTold(t *testing.T) {
 	require.NoError(t, s.Train(context.Background(), 1, spoiled(t, good), out))
 	require.Equal(t, []float64{16384, 1}, out[2:])
 	require.True(t, lowered(s))
-	state, err := s.Capabilities().State()
+	state, err := s.State()
 	require.NoError(t, err)
 	require.Nil(t, state, "it is in the variables")
 }
@@ -225,35 +170,12 @@ func TestLossScaleInTheGraphInParts(t *testing.T) {
 }
 
 // The identity of a model that takes a loss scale has the scale, even if it is 1.
-func TestLossScaleOfOneIsIdentity(t *testing.T) {
+func TestLossScaleIsIdentity(t *testing.T) {
 	model := altered(t, "digits-scaled", untold("train"))
-	for _, scale := range []session.LossScale{{}, {Fixed: 1}} {
-		assert.Equal(t, "1", openModel(t, model, session.Options{LossScale: scale}).Identity()["loss_scale"])
-	}
+	assert.Equal(t, "1", openModel(t, model, session.Options{}).Identity()["loss_scale"])
+	assert.Equal(t, "dynamic from 32768, 2 per 2000 steps, at least 1",
+		open(t, "digits-scaled", session.Options{}).Identity()["loss_scale"])
 	assert.NotContains(t, open(t, "digits", session.Options{}).Identity(), "loss_scale")
-}
-
-func TestLossScaleOptions(t *testing.T) {
-	for name, c := range map[string]struct {
-		model string
-		scale session.LossScale
-		says  string
-	}{
-		"no input":  {"digits", session.LossScale{Fixed: 8}, "no input loss_scale"},
-		"in graph":  {"digits-fp16", session.LossScale{Initial: 8}, "no input loss_scale: it scales the loss inside the graph"},
-		"factor":    {"digits-scaled", session.LossScale{Factor: 1}, "Factor is 1"},
-		"negative":  {"digits-scaled", session.LossScale{Fixed: -1}, "Fixed is -1"},
-		"too large": {"digits-scaled", session.LossScale{Initial: 1e39}, "Initial is 1e+39"},
-		"NaN":       {"digits-scaled", session.LossScale{Min: math.NaN()}, "Min is NaN"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			model, err := savedmodels.Builtin(c.model)
-			require.NoError(t, err)
-			_, err = session.Compile(model, session.Options{LossScale: c.scale})
-			require.ErrorContains(t, err, "Options.LossScale: ")
-			require.ErrorContains(t, err, c.says)
-		})
-	}
 }
 
 // Several steps per execution are not possible with a dynamic scale, which changes after each
@@ -271,10 +193,10 @@ func TestLossScaleIsNotFused(t *testing.T) {
 	plain := open(t, "digits-fp16", session.Options{})
 	out, one := make([]float64, 4), make([]float64, 4)
 	for i, b := range []data.Batch{bad, bad, good} {
-		require.NoError(t, s.Capabilities().Stack(i, 3, b))
+		require.NoError(t, s.Stack(i, 3, b))
 		require.NoError(t, plain.Train(context.Background(), int64(i), b, one))
 	}
-	require.NoError(t, s.Capabilities().TrainN(context.Background(), 0, 3, out))
+	require.NoError(t, s.TrainN(context.Background(), 0, 3, out))
 	assert.Equal(t, []float64{8192, 2}, out[2:])
 	assert.Equal(t, one[2:], out[2:])
 	assert.True(t, lowered(s), "one of its steps was")

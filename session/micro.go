@@ -47,7 +47,8 @@ func (p *Plan) checkMicroBatches() error {
 	case p.opts.Cluster != nil:
 		return refuse("conflicts with {Options.Cluster}, which splits batches among its ranks only", one, nil)
 	case p.opts.StepsPerExecution > 1:
-		return refuse(fmt.Sprintf("conflicts with {Options.StepsPerExecution %d}: micro-batches are separate executions", p.opts.StepsPerExecution), one, nil)
+		return refuse(fmt.Sprintf("conflicts with {Options.StepsPerExecution %d}: micro-batches are separate executions",
+			p.opts.StepsPerExecution), one, nil)
 	case p.opts.Compiled:
 		return refuse("conflicts with {Options.Compiled}: no signature for micro-batches is compiled", one, nil)
 	}
@@ -77,15 +78,18 @@ func (p *Plan) checkSplit() error {
 	train, gradients, apply := sigs[0], sigs[1], sigs[2]
 	for _, m := range train.Metrics() {
 		if !slices.ContainsFunc(gradients.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name }) {
-			return refuse("signature %s does not report %s, which %s does; export both with the same outputs", gradients.Name, m.Name, train.Name)
+			return refuse("signature %s does not report %s, which %s does; export both with the same outputs", gradients.Name,
+				m.Name, train.Name)
 		}
 	}
 	if in := contract.InputLossScale; train.Input(in) != nil && gradients.Input(in) == nil {
-		return refuse("signature %s does not take %s, which %s does, so micro-batches would not be scaled; export both with the same inputs",
+		return refuse("signature %s does not take %s, which %s does, so micro-batches would not be scaled; export both "+
+			"with the same inputs",
 			gradients.Name, in, train.Name)
 	}
 	if gradsFinite(train) != nil && gradsFinite(gradients) == nil && gradsFinite(apply) == nil {
-		return refuse("neither %s nor %s reports %s, which %s does, so a skipped step would count as a step; export one of them with that output",
+		return refuse("neither %s nor %s reports %s, which %s does, so a skipped step would count as a step; export one "+
+			"of them with that output",
 			gradients.Name, apply.Name, contract.OutputGradsFinite, train.Name)
 	}
 	if why := whyInexact(p.model, gradients); why != "" && !p.opts.AllowInexactSplit {
@@ -97,12 +101,14 @@ func (p *Plan) checkSplit() error {
 // whyWhole returns why the model has no signatures for micro-batches.
 func (p *Plan) whyWhole() string {
 	if r := p.model.Roles; r.Gradients != "" && r.Train != p.roles.Train {
-		return fmt.Sprintf("%s and %s belong to the signature %s, but the model is trained with %s", r.Gradients, r.Apply, r.Train, p.roles.Train)
+		return fmt.Sprintf("%s and %s belong to the signature %s, but the model is trained with %s", r.Gradients, r.Apply,
+			r.Train, p.roles.Train)
 	}
 	if why := unusable(p.model, "gradients", "accumulate", "apply"); why != "" {
 		return why
 	}
-	return "its signatures gradients and apply are missing; export the model with them, as scripts/export.py does by default, unless the model has its own train step"
+	return "its signatures gradients and apply are missing; export the model with them, as scripts/export.py does by " +
+		"default, unless the model has its own train step"
 }
 
 // unusable returns the problem of a signature with one of these names; empty if there is none.
@@ -124,16 +130,17 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 	case m != nil && m.MicroBatchesExact != nil:
 		return cmp.Or(m.MicroBatchesInexact, "the exporter's note micro_batches_exact is false; a new export has the reason")
 	case gradients.Input(contract.InputSeed) != nil:
-		return fmt.Sprintf("signature %s draws different random numbers from the input seed for each micro-batch", gradients.Name)
+		return fmt.Sprintf("signature %s draws different random numbers from the input seed for each micro-batch",
+			gradients.Name)
 	case slices.ContainsFunc(model.Problems, func(p savedmodels.Problem) bool { return p.Code == contract.CodeMetadata }):
 		return "the exporter's notes cannot be read, so it is unknown whether the update is exact"
 	}
 	return model.Inexact
 }
 
-// WhyInexact returns why the update of micro-batches or ranks differs from that of the whole batch;
+// whyInexact returns why the update of micro-batches or ranks differs from that of the whole batch;
 // empty if it does not, or if the model has no signatures for them.
-func (p *Plan) WhyInexact() string {
+func (p *Plan) whyInexact() string {
 	gradients, err := p.model.Signature(p.roles.Gradients)
 	if err != nil {
 		return ""
@@ -142,10 +149,10 @@ func (p *Plan) WhyInexact() string {
 }
 
 // fixedParts returns the number of micro-batches or ranks in the options if the update depends on
-// it. It is 0 if the update does not depend on the number, or if ranks may be left out.
+// it, or 0.
 func (p *Plan) fixedParts() int {
 	switch c := p.opts.Cluster; {
-	case p.WhyInexact() == "", c != nil && c.MinWorkers > 0:
+	case p.whyInexact() == "":
 		return 0
 	case c != nil:
 		return len(c.Workers)
@@ -213,7 +220,8 @@ func (s *Session) prepareMicroBatches() error {
 		return nil
 	}
 	if s.rank != nil {
-		return option.Errorf("micro-batches cannot be used with {Options.Cluster}, which splits each batch among its ranks instead")
+		return option.Errorf("micro-batches cannot be used with {Options.Cluster}, which splits each batch among its " +
+			"ranks instead")
 	}
 	if err := s.CheckSplit(); err != nil {
 		return err
@@ -270,7 +278,8 @@ func (st *Step) finish(after []int, finite int, applied bool, out []float64) (_ 
 // has a fixed batch size, or if the exporter's notes say that the loss of the batch cannot be
 // computed from the losses of parts.
 func (s *Session) evaluateIn(most, size int) int {
-	if m := s.model.Metadata; s.evaluate.batch >= 0 || m != nil && (m.LossReduction == contract.ReductionUnknown || m.LossReduction == contract.ReductionTrainedSum) {
+	if m := s.model.Metadata; s.evaluate.batch >= 0 || m != nil &&
+		(m.LossReduction == contract.ReductionUnknown || m.LossReduction == contract.ReductionTrainedSum) {
 		return 1
 	}
 	return max(min(most, size), 1)
@@ -278,7 +287,8 @@ func (s *Session) evaluateIn(most, size int) int {
 
 // inParts runs the signature on n micro-batches, one after the other. out gets the combined
 // value of each metric of the runner that metrics lists by index.
-func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step int64, metrics []int, out []float64) (applied bool, err error) {
+func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step int64, metrics []int,
+	out []float64) (applied bool, err error) {
 	applied = true
 	c := r.combine(b, metrics, out)
 	for i := range n {
@@ -311,7 +321,8 @@ type combination struct {
 func (r *runner) combine(b data.Batch, metrics []int, out []float64) combination {
 	out = out[:len(metrics)]
 	clear(out)
-	return combination{runner: r, metrics: metrics, out: out, size: b.Size, weighted: r.Signature.Input(contract.InputSampleWeight) != nil}
+	return combination{runner: r, metrics: metrics, out: out, size: b.Size,
+		weighted: r.Signature.Input(contract.InputSampleWeight) != nil}
 }
 
 func (c *combination) add(part data.Batch, values []float64) {

@@ -85,16 +85,19 @@ func tensorInfo(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
 	for _, n := range dims {
 		shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
 	}
-	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
+	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d),
+		TensorShape: shape}
 }
 
 // writeModel writes a SavedModel with a serialized graph and signatures, and opens it.
-func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*pb.SignatureDef, saver *pb.SaverDef) *savedmodels.Model {
+func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*pb.SignatureDef,
+	saver *pb.SaverDef) *savedmodels.Model {
 	t.Helper()
 	graph := &graph_go_proto.GraphDef{}
 	require.NoError(t, proto.Unmarshal(def, graph))
 	text, err := proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
-		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph, SignatureDef: signatures, SaverDef: saver,
+		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph, SignatureDef: signatures,
+		SaverDef: saver,
 	}}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "saved_model.pb"), text, 0o644))
@@ -110,7 +113,8 @@ func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*pb.
 func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any) *savedmodels.Model {
 	t.Helper()
 	float, double := tfbind.Float32, tfbind.Float64
-	reduce := graphdef.Attrs{"T": graphdef.Type(float), "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
+	reduce := graphdef.Attrs{"T": graphdef.Type(float), "Tidx": graphdef.Type(tfbind.Int32),
+		"keep_dims": graphdef.Bool(false)}
 	divide := graphdef.Attrs{"T": graphdef.Type(float)}
 	cast := func(from, to tfbind.DType) graphdef.Attrs {
 		return graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to), "Truncate": graphdef.Bool(false)}
@@ -142,7 +146,8 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 	require.NoError(t, err)
 	step := &pb.SignatureDef{
 		Inputs: map[string]*pb.TensorInfo{
-			"x": tensorInfo("x", float, -1), "sample_weight": tensorInfo("weights", float, -1), "learning_rate": tensorInfo("rate", float),
+			"x": tensorInfo("x", float, -1), "sample_weight": tensorInfo("weights", float, -1),
+			"learning_rate": tensorInfo("rate", float),
 		},
 		Outputs: map[string]*pb.TensorInfo{"loss": tensorInfo("loss", float), "size": tensorInfo("size", float)},
 	}
@@ -158,7 +163,8 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 	if reduction == contract.ReductionUnknown {
 		apply.Outputs["loss"] = tensorInfo("applied", float)
 	}
-	writeModel(t, dir, text, map[string]*pb.SignatureDef{"train": step, "gradients": step, "evaluate": step, "apply": apply}, nil)
+	writeModel(t, dir, text, map[string]*pb.SignatureDef{"train": step, "gradients": step, "evaluate": step,
+		"apply": apply}, nil)
 	return writeNotes(t, dir, notes)
 }
 
@@ -176,24 +182,34 @@ func TestCheckSplit(t *testing.T) {
 		want  error
 		text  string
 	}{
-		"noted exact":          {noted(t, "digits", note(true)), session.Options{}, nil, ""},
-		"noted inexact":        {noted(t, "digits", note(false)), session.Options{}, session.ErrInexactSplit, "a new export has the reason; set Options.AllowInexactSplit"},
-		"noted, allowed":       {noted(t, "digits", note(false)), session.Options{AllowInexactSplit: true}, nil, ""},
-		"no notes":             {noted(t, "digits", nil), session.Options{}, nil, ""},
-		"dropout, no notes":    {noted(t, dropout, nil), session.Options{}, session.ErrInexactSplit, "signature gradients changes 2 variables that signature apply does not"},
-		"notes without it":     {noted(t, "digits", map[string]any{"format": 1}), session.Options{}, nil, ""},
-		"notes of later times": {noted(t, "digits", map[string]any{"format": 99}), session.Options{}, session.ErrInexactSplit, "cannot be read"},
-		"noted reason": {noted(t, dropout, map[string]any{"micro_batches_exact": false, "micro_batches_inexact": "Dropout draws"}), session.Options{}, session.ErrInexactSplit,
+		"noted exact": {noted(t, "digits", note(true)), session.Options{}, nil, ""},
+		"noted inexact": {noted(t, "digits", note(false)), session.Options{}, session.ErrInexactSplit,
+			"a new export has the reason; set Options.AllowInexactSplit"},
+		"noted, allowed": {noted(t, "digits", note(false)), session.Options{AllowInexactSplit: true}, nil, ""},
+		"no notes":       {noted(t, "digits", nil), session.Options{}, nil, ""},
+		"dropout, no notes": {noted(t, dropout, nil), session.Options{}, session.ErrInexactSplit,
+			"signature gradients changes 2 variables that signature apply does not"},
+		"notes without it": {noted(t, "digits", map[string]any{"format": 1}), session.Options{}, nil, ""},
+		"notes of later times": {noted(t, "digits", map[string]any{"format": 99}), session.Options{}, session.ErrInexactSplit,
+			"cannot be read"},
+		"noted reason": {noted(t, dropout, map[string]any{"micro_batches_exact": false,
+			"micro_batches_inexact": "Dropout draws"}), session.Options{}, session.ErrInexactSplit,
 			"from that of the whole batch: Dropout draws; set Options.AllowInexactSplit"},
 		"seed":              {reporter(t, "", true, nil), session.Options{}, session.ErrInexactSplit, "input seed"},
 		"seed, noted exact": {reporter(t, "", true, note(true)), session.Options{}, nil, ""},
-		"read only":         {noted(t, "digits", nil), session.Options{ReadOnly: true}, savedmodels.ErrNoSignature, "read-only"},
-		"no gradients":      {fixture("good"), session.Options{}, savedmodels.ErrNoSignature, "scripts/export.py does by default"},
-		"fewer results":     {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, savedmodels.ErrNoSignature, "does not report mae"},
-		"another signature": {noted(t, "digits", nil), session.Options{TrainSignature: "gradients"}, savedmodels.ErrNoSignature, "belong to the signature train, but the model is trained with gradients"},
-		"scaled":            {altered(t, "digits-scaled", untold("apply")), session.Options{}, nil, ""},
-		"scale not taken":   {altered(t, "digits-scaled", unscaled), session.Options{}, savedmodels.ErrNoSignature, "gradients does not take loss_scale, which train does"},
-		"skipped, not told": {altered(t, "digits-scaled", untold("gradients", "apply")), session.Options{}, savedmodels.ErrNoSignature, "neither gradients nor apply reports grads_finite, which train does"},
+		"read only": {noted(t, "digits", nil), session.Options{ReadOnly: true}, savedmodels.ErrNoSignature,
+			"read-only"},
+		"no gradients": {fixture("good"), session.Options{}, savedmodels.ErrNoSignature,
+			"scripts/export.py does by default"},
+		"fewer results": {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, savedmodels.ErrNoSignature,
+			"does not report mae"},
+		"another signature": {noted(t, "digits", nil), session.Options{TrainSignature: "gradients"},
+			savedmodels.ErrNoSignature, "belong to the signature train, but the model is trained with gradients"},
+		"scaled": {altered(t, "digits-scaled", untold("apply")), session.Options{}, nil, ""},
+		"scale not taken": {altered(t, "digits-scaled", unscaled), session.Options{}, savedmodels.ErrNoSignature,
+			"gradients does not take loss_scale, which train does"},
+		"skipped, not told": {altered(t, "digits-scaled", untold("gradients", "apply")), session.Options{},
+			savedmodels.ErrNoSignature, "neither gradients nor apply reports grads_finite, which train does"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan, err := session.Compile(c.model, c.opts)
@@ -218,8 +234,6 @@ func TestMicroBatchesOption(t *testing.T) {
 	digits := noted(t, "digits", nil)
 	s := openModel(t, digits, session.Options{MicroBatches: 4})
 	assert.Equal(t, 4, s.MicroBatches())
-	assert.Equal(t, session.Rounding{MicroBatches: 4}, session.Options{MicroBatches: 4}.Rounding())
-	assert.Equal(t, session.Rounding{}, session.Options{MicroBatches: 1}.Rounding())
 	for says, o := range map[string]session.Options{
 		"Options.MicroBatches -1: expected 0 or more":                        {MicroBatches: -1},
 		"Options.MicroBatches 2: conflicts with Options.StepsPerExecution 5": {MicroBatches: 2, StepsPerExecution: 5},
@@ -284,7 +298,8 @@ func TestPartsHaveTheirOwnSeeds(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", true, nil), session.Options{Seed: 1234567, AllowInexactSplit: true})
 	require.NoError(t, s.SetLearningRate(0.5))
-	b := data.Batch{Size: 6, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{6}, Values: make([]float32, 6)}}}}
+	b := data.Batch{Size: 6, Fields: []data.Field{{Name: "x",
+		Array: data.Array{Shape: []int{6}, Values: make([]float32, 6)}}}}
 	out := make([]float64, 4)
 	require.Equal(t, []string{"loss", "low", "number", "size"}, s.TrainMetrics())
 	train := func(parts int) (low float64) {
@@ -306,13 +321,15 @@ func TestFeedsHaveTheirOwnSeeds(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", true, nil), session.Options{Seed: 42})
 	require.NoError(t, s.SetLearningRate(0.5))
-	b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: make([]float32, 2)}}}}
+	b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x",
+		Array: data.Array{Shape: []int{2}, Values: make([]float32, 2)}}}}
 	lows := func(signature, output string) (all []float64) {
 		step, err := s.Prepare(signature)
 		require.NoError(t, err)
 		defer step.Close()
 		for range 3 {
-			require.Error(t, step.Feed(data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: []string{"a", "b"}}}}}))
+			require.Error(t, step.Feed(data.Batch{Size: 2, Fields: []data.Field{{Name: "x",
+				Array: data.Array{Shape: []int{2}, Values: []string{"a", "b"}}}}}))
 			require.NoError(t, step.Feed(b))
 			require.NoError(t, step.Run(ctx))
 			low, err := step.Float(output)

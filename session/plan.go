@@ -19,9 +19,9 @@ type Plan struct {
 	model *savedmodels.Model
 	opts  Options
 	roles savedmodels.Roles
-	// lossScale is the initial loss scale; nil if the session does not scale the loss.
-	lossScale *lossScaler
-	parallel  *savedmodels.Parallel // the train step of a rank; nil without a cluster
+	// scales reports whether the session has a dynamic loss scale.
+	scales   bool
+	parallel *savedmodels.Parallel // the train step of a rank; nil without a cluster
 	// trainNames and evaluateNames are the results of TrainMetrics and EvaluateMetrics.
 	trainNames, evaluateNames []string
 	// full and fullXLA describe the signatures of several steps per execution; nil if unused.
@@ -60,9 +60,9 @@ func (p *Plan) nameEvaluation() error {
 // Compile makes the plan of a model. The errors are:
 //   - *savedmodels.NotTrainableError and savedmodels.ErrUnsafeOps for the model.
 //   - savedmodels.ErrNoSignature for Options.TrainSignature.
-//   - *option.Error for Options.StepsPerExecution (ErrStack), for Options.Compiled and
-//     Options.LossScale (savedmodels.ErrNoSignature), for Options.MicroBatches (the errors of CheckSplit), and
-//     for Options.Cluster (savedmodels.ErrNoSignature, ErrInexactSplit).
+//   - *option.Error for Options.StepsPerExecution (ErrStack), for Options.Compiled
+//     (savedmodels.ErrNoSignature), for Options.MicroBatches (the errors of CheckSplit), and for
+//     Options.Cluster (savedmodels.ErrNoSignature, ErrInexactSplit).
 func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if model == nil {
 		return nil, errNoModel
@@ -75,7 +75,8 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 		return p, p.nameEvaluation()
 	}
 	var err error
-	if p.roles, err = model.CheckTrainable(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps, Train: o.TrainSignature}); err != nil {
+	if p.roles, err = model.CheckTrainable(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps,
+		Train: o.TrainSignature}); err != nil {
 		if o.TrainSignature != "" {
 			err = &option.Error{Option: "Options.TrainSignature", Value: o.TrainSignature, Reason: err.Error(), Err: err}
 		}
@@ -85,10 +86,8 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.lossScale, err = newLossScaler(o.LossScale, train); err != nil {
-		return nil, err
-	}
-	if p.trainNames = metricNames(train); p.lossScale != nil {
+	p.scales = scalable(train)
+	if p.trainNames = metricNames(train); p.scales {
 		p.trainNames = append(p.trainNames, contract.MetricLossScale, contract.MetricSkippedSteps)
 	}
 	if err := p.nameEvaluation(); err != nil {
@@ -122,11 +121,14 @@ func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 // true and the ranks of Options.Cluster cannot evaluate the model, or setsRate is true and the model
 // does not let a training set its learning rate (savedmodels.ErrNoSignature).
 func (p *Plan) Check(samples int, evaluates, setsRate bool) error {
-	if train, err := p.model.Signature(p.roles.Train); err == nil && setsRate && p.roles.SetLearningRate == "" && train.Input(contract.InputLearningRate) == nil {
-		return &option.Error{Option: "Loop.LearningRate", Reason: errFixedRate.Error(), Fix: "leave it out, or export the model with a constant rate", Err: errFixedRate}
+	if train, err := p.model.Signature(p.roles.Train); err == nil && setsRate && p.roles.SetLearningRate == "" &&
+		train.Input(contract.InputLearningRate) == nil {
+		return &option.Error{Option: "Loop.LearningRate", Reason: errFixedRate.Error(),
+			Fix: "leave it out, or export the model with a constant rate", Err: errFixedRate}
 	}
 	if evaluates && p.parallel != nil && p.parallel.NoEvaluation != nil {
-		return &option.Error{Option: "Options.Cluster", Reason: p.parallel.NoEvaluation.Error(), Fix: "train without {Loop.Validation}", Err: p.parallel.NoEvaluation}
+		return &option.Error{Option: "Options.Cluster", Reason: p.parallel.NoEvaluation.Error(),
+			Fix: "train without {Loop.Validation}", Err: p.parallel.NoEvaluation}
 	}
 	if !p.opts.Compiled {
 		return nil
@@ -146,7 +148,8 @@ func (p *Plan) Check(samples int, evaluates, setsRate bool) error {
 		}
 		made = append(made, fmt.Sprintf("%s for batches of %d", name, n))
 	}
-	return compiledError(fmt.Sprintf("train on such batches, or export the model with --xla-batch %d of scripts/export.py", samples),
+	return compiledError(fmt.Sprintf("train on such batches, or export the model with --xla-batch %d of scripts/export.py",
+		samples),
 		"%s, but the batches have %d samples", strings.Join(made, ", "), samples)
 }
 
@@ -172,7 +175,8 @@ func (p *Plan) ChooseSteps(ds data.Dataset, batch int) (int, error) {
 	case compiled != nil && compiled.takes(int(compiled.steps), batch):
 		return int(compiled.steps), nil
 	case !plain.takes(int(plain.steps), batch):
-		return 1, fmt.Errorf("%w: signature %s takes batches of %d samples, but the batches have %d", ErrStack, plain.signature.Name, plain.batch, batch)
+		return 1, fmt.Errorf("%w: signature %s takes batches of %d samples, but the batches have %d", ErrStack,
+			plain.signature.Name, plain.batch, batch)
 	case plain.steps >= 0:
 		return int(plain.steps), nil
 	}
@@ -191,7 +195,8 @@ func (p *Plan) ChooseSteps(ds data.Dataset, batch int) (int, error) {
 	}
 	n := min(autoSteps, autoBytes/bytes)
 	if n < 2 {
-		return 1, fmt.Errorf("%w: a batch has %d bytes, and two batches exceed the limit of %d bytes per execution", ErrStack, bytes, autoBytes)
+		return 1, fmt.Errorf("%w: a batch has %d bytes, and two batches exceed the limit of %d bytes per execution", ErrStack,
+			bytes, autoBytes)
 	}
 	return n, nil
 }
@@ -211,21 +216,24 @@ func (p *Plan) layOut() (err error) {
 		return refuse(err.Error(), "", err)
 	}
 	if least := p.full.steps; least > int64(want) && (p.fullXLA == nil || p.fullXLA.steps > int64(want)) {
-		return refuse(fmt.Sprintf("signature %s runs exactly %d steps per execution", p.full.signature.Name, least), fmt.Sprintf("set %d or more", least), ErrStack)
+		return refuse(fmt.Sprintf("signature %s runs exactly %d steps per execution", p.full.signature.Name, least),
+			fmt.Sprintf("set %d or more", least), ErrStack)
 	}
 	return nil
 }
 
 // checkCompiled rejects Options.Compiled if the compiled signatures are missing or do not match
-// the train signature or the exporter's notes.
+// the train signature.
 func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 	switch {
 	case p.opts.Device.Deterministic:
 		return option.New("Options.Compiled true", "conflicts with {Options.Deterministic true}: "+
-			"XLA cannot run some operations deterministically, such as the gradient of max pooling, and the first compiled step with such an operation fails",
+			"XLA cannot run some operations deterministically, such as the gradient of max pooling, and the first compiled "+
+			"step with such an operation fails",
 			"unset one of the two options")
 	case p.roles.TrainXLA == "" && p.roles.TrainNXLA == "":
-		return compiledError("export it with --xla-batch of scripts/export.py", "the model has neither %s_xla nor train_n_xla", p.roles.Train)
+		return compiledError("export it with --xla-batch of scripts/export.py",
+			"the model has neither %s_xla nor train_n_xla", p.roles.Train)
 	case p.roles.TrainXLA == "":
 		return nil
 	}
@@ -234,11 +242,9 @@ func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 		return err
 	}
 	if names(compiled.Inputs) != names(train.Inputs) || names(compiled.Metrics()) != names(train.Metrics()) {
-		return compiledError("export the model again", "%s takes %s and reports %s, but %s takes %s and reports %s", compiled.Name,
+		return compiledError("export the model again", "%s takes %s and reports %s, but %s takes %s and reports %s",
+			compiled.Name,
 			names(compiled.Inputs), names(compiled.Metrics()), train.Name, names(train.Inputs), names(train.Metrics()))
-	}
-	if err := asNoted(p.model, compiled.Name, map[string]int64{"batch": batchOf(compiled, 0)}); err != nil {
-		return compiledError("", "%v", err)
 	}
 	return nil
 }
@@ -275,19 +281,16 @@ func (p *Plan) layouts() (plain, compiled *layout, err error) {
 		return nil, nil, err
 	}
 	if scalable(train) {
-		return nil, nil, fmt.Errorf("%w: a dynamic loss scale needs the output %s of signature %s after each step, and an execution of several steps does not report how many were skipped; export the model without loss_scale_input to scale the loss inside the graph",
+		return nil, nil, fmt.Errorf("%w: a dynamic loss scale needs the output %s of signature %s after each step, and an "+
+			"execution of several steps does not report how many were skipped; export the model without loss_scale_input to "+
+			"scale the loss inside the graph",
 			ErrStack, contract.OutputGradsFinite, train.Name)
 	}
 	if plain, err = layoutOf(p.model, p.roles.TrainN, train); err != nil || !p.opts.Compiled || p.roles.TrainNXLA == "" {
 		return plain, nil, err
 	}
-	if compiled, err = layoutOf(p.model, p.roles.TrainNXLA, train); err != nil {
-		return nil, nil, err
-	}
-	if err := asNoted(p.model, compiled.signature.Name, map[string]int64{"steps": compiled.steps, "batch": compiled.batch}); err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrStack, err)
-	}
-	return plain, compiled, nil
+	compiled, err = layoutOf(p.model, p.roles.TrainNXLA, train)
+	return plain, compiled, err
 }
 
 // whySingle returns why the model cannot run several steps per execution.
@@ -296,7 +299,8 @@ func (p *Plan) whySingle() string {
 		return why
 	}
 	if r := p.model.Roles; r.TrainN != "" {
-		return fmt.Sprintf("%s belongs to the signature %s, but the model is trained with %s", r.TrainN, r.Train, p.roles.Train)
+		return fmt.Sprintf("%s belongs to the signature %s, but the model is trained with %s", r.TrainN, r.Train,
+			p.roles.Train)
 	}
 	return "the model has no signature train_n; export it with one, as scripts/export.py does"
 }
@@ -306,25 +310,15 @@ func isStacked(input string) bool {
 	return !slices.Contains([]string{contract.InputLearningRate, contract.InputLossScale, contract.InputGroupSize}, input)
 }
 
-// layoutOf reads the layout of a signature that runs several steps. Each of its steps must do
-// the same as train.
+// layoutOf reads the layout of a signature that runs several steps. Each of its steps must take the
+// inputs of train and report its metrics.
 func layoutOf(model *savedmodels.Model, name string, train *savedmodels.Signature) (*layout, error) {
 	sig, err := model.Signature(name)
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(sig.Inputs, func(t savedmodels.Tensor) bool { return t.DType == tfbind.String }); i >= 0 {
-		return nil, fmt.Errorf("%w: signature %s takes strings (%s), which are fed one step at a time", ErrStack, name, sig.Inputs[i].Name)
-	}
-	l := &layout{signature: sig, steps: -1, batch: -1}
-	why := l.differs(train)
-	for i := 0; i < len(sig.Inputs) && why == ""; i++ {
-		why = l.add(sig.Inputs[i])
-	}
-	if why == "" && (l.steps == 0 || l.steps == 1) {
-		why = fmt.Sprintf("runs %d steps per execution, expected more", l.steps)
-	}
-	if why != "" {
+	l := &layout{signature: sig, steps: batchOf(sig, 0), batch: batchOf(sig, 1)}
+	if why := l.differs(train); why != "" {
 		return nil, fmt.Errorf("%w: signature %s %s; export it as scripts/export.py does", ErrStack, name, why)
 	}
 	return l, nil
@@ -332,54 +326,25 @@ func layoutOf(model *savedmodels.Model, name string, train *savedmodels.Signatur
 
 // differs returns how the steps of the layout differ from train; empty if they do not.
 func (l *layout) differs(train *savedmodels.Signature) string {
+	sig := l.signature
+	if names(sig.Inputs) != names(train.Inputs) {
+		return fmt.Sprintf("takes %s, but %s takes %s", names(sig.Inputs), train.Name, names(train.Inputs))
+	}
 	for _, m := range train.Metrics() {
-		at := slices.IndexFunc(l.signature.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name })
-		if at < 0 {
+		if sig.Output(m.Name) == nil {
 			return fmt.Sprintf("does not report %s, which %s does", m.Name, train.Name)
 		}
-		if t := l.signature.Metrics()[at].DType; t == tfbind.Float16 || t == tfbind.BFloat16 {
-			return fmt.Sprintf("adds up %s over its steps in %s, which loses too much precision", m.Name, t)
+	}
+	for _, in := range sig.Inputs {
+		switch {
+		case in.DType == tfbind.String:
+			return fmt.Sprintf("takes strings (%s), which are fed one step at a time", in.Name)
+		case isStacked(in.Name) && !in.UnknownRank && len(in.Shape) < 2:
+			return fmt.Sprintf("takes %s without dimensions for steps and samples", in.Name)
 		}
 	}
-	for _, in := range train.Inputs {
-		if l.signature.Input(in.Name) == nil {
-			return fmt.Sprintf("does not take %s, which %s does", in.Name, train.Name)
-		}
-	}
-	for _, in := range l.signature.Inputs {
-		if train.Input(in.Name) == nil {
-			return fmt.Sprintf("takes %s, which %s does not", in.Name, train.Name)
-		}
-	}
-	return ""
-}
-
-// add adds the sizes of an input to the layout, and returns the problem with them; empty if
-// there is none.
-func (l *layout) add(in savedmodels.Tensor) string {
-	if in.UnknownRank {
-		return ""
-	}
-	rank, sizes := 0, []*int64{}
-	switch {
-	case in.Name == contract.InputSeed:
-		rank, sizes = 2, []*int64{&l.steps}
-	case isStacked(in.Name) && len(in.Shape) < 2:
-		return fmt.Sprintf("takes %s without dimensions for steps and samples", in.Name)
-	case isStacked(in.Name):
-		rank, sizes = len(in.Shape), []*int64{&l.steps, &l.batch}
-	}
-	if len(in.Shape) != rank {
-		return fmt.Sprintf("takes %s with %d dimensions, expected %d: the inputs of a step are stacked, except learning_rate, loss_scale and group_size", in.Name, len(in.Shape), rank)
-	}
-	for i, size := range sizes {
-		of := in.Shape[i]
-		if of >= 0 && *size < 0 {
-			*size = of
-		}
-		if of >= 0 && *size != of {
-			return fmt.Sprintf("takes %d %s of %s, but %d of another input", of, [...]string{"steps", "samples"}[i], in.Name, *size)
-		}
+	if l.steps == 0 || l.steps == 1 {
+		return fmt.Sprintf("runs %d steps per execution, expected more", l.steps)
 	}
 	return ""
 }
@@ -393,17 +358,4 @@ func batchOf(sig *savedmodels.Signature, dim int) int64 {
 		}
 	}
 	return -1
-}
-
-// asNoted rejects an XLA-compiled signature whose sizes differ from the exporter's notes.
-func asNoted(model *savedmodels.Model, name string, sizes map[string]int64) error {
-	if model.Metadata == nil {
-		return nil
-	}
-	for what, noted := range model.Metadata.Compiled[name] {
-		if have, ok := sizes[what]; ok && have != noted {
-			return fmt.Errorf("signature %s is compiled for a size (%s) of %d, but the exporter's notes say %d; export the model again", name, what, have, noted)
-		}
-	}
-	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// checkPrefix detects another architecture without TensorFlow.
+// CheckVariables detects another architecture without TensorFlow.
 func TestCheckPrefix(t *testing.T) {
 	weights := func(m *savedmodels.Model) string { return filepath.Join(m.Dir, "variables", "variables") }
 	digits, err := savedmodels.Builtin("digits")
@@ -19,8 +19,8 @@ func TestCheckPrefix(t *testing.T) {
 	for _, name := range savedmodels.BuiltinNames() {
 		other, err := savedmodels.Builtin(name)
 		require.NoError(t, err)
-		require.NoError(t, checkPrefix(other, weights(other)))
-		err = checkPrefix(digits, weights(other))
+		require.NoError(t, check(other, weights(other)))
+		err = check(digits, weights(other))
 		switch name {
 		case "digits", "digits-bf16", "digits-scaled": // the same variables
 			assert.NoError(t, err, name)
@@ -32,7 +32,12 @@ func TestCheckPrefix(t *testing.T) {
 			assert.ErrorContains(t, err, "is missing")
 		}
 	}
-	err = checkPrefix(digits, filepath.Join(t.TempDir(), "variables"))
+	err = check(digits, filepath.Join(t.TempDir(), "variables"))
 	assert.ErrorIs(t, err, os.ErrNotExist)
-	assert.ErrorContains(t, checkPrefix(&savedmodels.Model{Dir: "m"}, ""), "m cannot be saved or restored: the SavedModel has no saver")
+	assert.ErrorContains(t, check(&savedmodels.Model{Dir: "m"}, ""),
+		"m cannot be saved or restored: the SavedModel has no saver")
+}
+
+func check(m *savedmodels.Model, prefix string) error {
+	return (&Session{Plan: &Plan{model: m}}).CheckVariables(prefix)
 }

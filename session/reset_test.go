@@ -118,6 +118,8 @@ func TestSnapshotHasTheLearningRate(t *testing.T) {
 }
 
 // Micro-batches give the update of the whole batch and need less memory.
+//
+//lane:skip gcstress (hundreds of steps)
 func TestMicroBatches(t *testing.T) {
 	ctx := context.Background()
 	b := batches(t, digits(t), 30, 6)
@@ -168,8 +170,9 @@ func TestReloadOfAnotherModel(t *testing.T) {
 			}
 			return errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(model.Dir)))
 		}, savedmodels.ErrChanged},
-		"weights removed": {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "variables")) }, savedmodels.ErrNotSavedModel},
-		"folder gone":     {os.RemoveAll, fs.ErrNotExist},
+		"weights removed": {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "variables")) },
+			savedmodels.ErrNotSavedModel},
+		"folder gone": {os.RemoveAll, fs.ErrNotExist},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, dir := copied(t, "digits")
@@ -292,6 +295,9 @@ const soakEnv = "STEADYFIT_TEST_SOAK"
 
 // Repeated reloads need no more memory than a few do. malloc's arenas grow at first: each keeps
 // some MiB from the first load by an operating system thread, and there are at most 8 per core.
+//
+//lane:run onednn soak
+//lane:skip gcstress (measures memory)
 func TestReloadsStayFlat(t *testing.T) {
 	if session.RaceEnabled {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")

@@ -5,20 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
 	tracing "steadyfit/internal/native" // native is also a type of this package
 	"steadyfit/internal/resolved"
-	"steadyfit/internal/tfprocess"
+	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
 
 // Resolved returns the settings that TensorFlow uses, as read back from TensorFlow. The result
 // prints as one line, and its method Missing returns a warning for each option without effect. If b
-// has samples, Resolved traces a train step on b and then restores all variables bit for bit.
-// Untraced is set if training has state that cannot be restored (contract.CodeStateNotSaved,
-// CodeNoSaver), if this process is a rank, or if the step fails in TensorFlow.
+// has samples, Resolved traces a train step on b and then restores all variables bit for bit. It
+// traces none if training has state that cannot be restored (contract.CodeStateNotSaved,
+// CodeNoSaver), or if the step fails in TensorFlow.
 //
 // The traced step takes the time and the memory of a train step and a Snapshot, and some
 // hundred bytes per operation. With micro-batches, one of them is traced. If the variables
@@ -32,21 +33,14 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r resolved.Settin
 		return r, err
 	}
 	r.TensorFlow = info.Version
-	if first, env, ok := tfprocess.FirstSession(); ok && resolved.HasGPU(r.Devices) {
-		r.Unlimited = resolved.Unlimited(first, env)
-	}
-	if b.Size == 0 {
-		return r, nil
-	}
-	if r.Untraced = s.untraceable(); r.Untraced != "" {
+	if b.Size == 0 || s.untraceable() {
 		return r, nil
 	}
 	metadata, err := s.rehearse(ctx, b)
+	if errors.As(err, new(*tfbind.Error)) && !errors.Is(err, errUndone) {
+		return r, nil // the training reports it
+	}
 	if err != nil {
-		if errors.As(err, new(*tfbind.Error)) && !errors.Is(err, errUndone) {
-			r.Untraced = err.Error()
-			return r, nil
-		}
 		return r, err
 	}
 	t, err := tracing.ReadTrace(metadata)
@@ -58,26 +52,15 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r resolved.Settin
 		t.XLAClusters = t.Calls
 	}
 	r.Step = &t
-	if n := (capable{s}).Stackable(s.opts.StepsPerExecution, b.Size); n > 1 {
-		r.StepsPerExecution, r.StepsSignature = n, s.stacker.choose(n, b.Size, s.opts.StepsPerExecution).Signature.Name
-	}
 	return r, nil
 }
 
-// untraceable returns why a step cannot be traced and undone; empty if it can.
-func (s *Session) untraceable() string {
-	if s.train == nil {
-		return "the session was opened read-only"
-	}
-	if s.rank != nil { // also if it is the only rank: its steps run in a server and record no trace
-		return "the steps of a rank cannot be traced"
-	}
-	for _, p := range s.model.ProblemsFor(s.opts.TrainSignature) {
-		if p.Code == contract.CodeStateNotSaved || p.Code == contract.CodeNoSaver && len(s.model.Variables) > 0 {
-			return p.Message
-		}
-	}
-	return ""
+// untraceable reports whether a step cannot be traced and undone.
+func (s *Session) untraceable() bool {
+	return s.train == nil || s.rank != nil || slices.ContainsFunc(s.model.ProblemsFor(s.opts.TrainSignature),
+		func(p savedmodels.Problem) bool {
+			return p.Code == contract.CodeStateNotSaved || p.Code == contract.CodeNoSaver && len(s.model.Variables) > 0
+		})
 }
 
 // errUndone means that the variables could not be restored after a traced step.

@@ -24,20 +24,6 @@ import (
 	"steadyfit/tfbind"
 )
 
-// The traced step is a single step, also with several steps per execution.
-func TestResolvedOfFusedSteps(t *testing.T) {
-	b := batches(t, digits(t), 32, 1)[0]
-	s := open(t, "digits", session.Options{StepsPerExecution: 4})
-	e, err := s.Resolved(context.Background(), b)
-	require.NoError(t, err)
-	assert.Equal(t, 4, e.StepsPerExecution)
-	assert.Equal(t, "train_n", e.StepsSignature)
-	require.NoError(t, s.SetMicroBatches(2))
-	e, err = s.Resolved(context.Background(), b)
-	require.NoError(t, err)
-	assert.Zero(t, e.StepsPerExecution, "parts run step by step")
-}
-
 // Rewriting to bfloat16 needs oneDNN.
 func TestResolvedOfBFloat16(t *testing.T) {
 	if runtime.GOARCH == "amd64" && !cpu.X86.HasAVX512F {
@@ -50,7 +36,7 @@ func TestResolvedOfBFloat16(t *testing.T) {
 		o := gpuopts.Options{Precision: gpuopts.BFloat16}
 		e, err := open(t, name, session.Options{Device: o}).Resolved(t.Context(), batches(t, digits(t), 32, 1)[0])
 		require.NoError(t, err)
-		require.NotNil(t, e.Step, e.Untraced)
+		require.NotNil(t, e.Step)
 		assert.Positive(t, e.Step.OneDNN)
 		assert.Positive(t, e.Step.Matrix[tfbind.BFloat16])
 		assert.Positive(t, e.Step.Casts)
@@ -78,7 +64,7 @@ func TestResolved(t *testing.T) {
 			assert.Equal(t, want, have)
 			assert.Equal(t, state(t, plain), state(t, s))
 
-			require.NotNil(t, e.Step, e.Untraced)
+			require.NotNil(t, e.Step)
 			assert.NotEmpty(t, e.TensorFlow)
 			assert.Equal(t, "CPU", e.Devices[0].Type)
 			assert.Greater(t, e.Step.Devices[e.Devices[0].Name], 100)
@@ -102,20 +88,19 @@ func TestResolved(t *testing.T) {
 		e, err = s.Resolved(ctx, data.Batch{})
 		require.NoError(t, err)
 		assert.Nil(t, e.Step)
-		assert.Empty(t, e.Untraced)
 		o := gpuopts.Options{XLA: "on-2"}
 		e, err = open(t, "digits", session.Options{Device: o}).Resolved(ctx, b)
 		require.NoError(t, err)
-		require.NotNil(t, e.Step, e.Untraced)
+		require.NotNil(t, e.Step)
 		assert.Positive(t, e.Step.XLAClusters)
 		assert.Empty(t, e.Missing(o))
 		e, err = open(t, "digits", session.Options{Compiled: true}).Resolved(ctx, b)
 		require.NoError(t, err)
-		require.NotNil(t, e.Step, e.Untraced)
+		require.NotNil(t, e.Step)
 		assert.Contains(t, e.String(), "1 XLA cluster, whose operations are unknown")
 		e, err = open(t, "digits", session.Options{ReadOnly: true}).Resolved(ctx, b)
 		require.NoError(t, err)
-		assert.Contains(t, e.Untraced, "read-only")
+		assert.Nil(t, e.Step)
 	})
 }
 
@@ -134,10 +119,11 @@ func state(t *testing.T, s *session.Session) string {
 func TestResolvedOfWhatCannotBeTraced(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", false, nil), session.Options{})
-	b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: []float32{1, 2}}}}}
+	b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x",
+		Array: data.Array{Shape: []int{2}, Values: []float32{1, 2}}}}}
 	e, err := s.Resolved(ctx, b)
 	require.NoError(t, err)
-	require.NotNil(t, e.Step, e.Untraced)
+	require.NotNil(t, e.Step)
 	assert.ErrorContains(t, s.Train(ctx, 0, b, make([]float64, 2)), "learning rate")
 
 	// The label is a class that the model does not have.
@@ -153,7 +139,6 @@ func TestResolvedOfWhatCannotBeTraced(t *testing.T) {
 	e, err = s.Resolved(ctx, bad)
 	require.NoError(t, err)
 	assert.Nil(t, e.Step)
-	assert.Contains(t, e.Untraced, "99")
 	assert.Equal(t, state(t, plain), state(t, s))
 	_, err = s.Resolved(ctx, data.Batch{Size: 1, Fields: []data.Field{{Name: "z"}}})
 	assert.ErrorIs(t, err, session.ErrData)
@@ -173,7 +158,8 @@ func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {
 		Constant("axes", tfbind.Int32, []byte{0, 0, 0, 0, 1, 0, 0, 0}, 2).
 		Constant("zero", d, make([]byte, 3*d.Size()), 3, 1).
 		Constant("rate", tfbind.Float32, []byte{0, 0, 0, 0x3d}). // 1/32
-		Add("w", "VarHandleOp", graphdef.Attrs{"dtype": graphdef.Type(d), "shape": graphdef.Shape([]int64{3, 1}), "shared_name": graphdef.Text("w")}).
+		Add("w", "VarHandleOp", graphdef.Attrs{"dtype": graphdef.Type(d), "shape": graphdef.Shape([]int64{3, 1}),
+			"shared_name": graphdef.Text("w")}).
 		Add("begin", "AssignVariableOp", typed, "w", "zero").
 		Add("value", "ReadVariableOp", typed, "w").
 		Add("out", "MatMul", of, "x", "value").
@@ -186,11 +172,13 @@ func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {
 		Add("step", "AssignSubVariableOp", typed, "w", "down").
 		Add("trained", "Identity", of, "mean", "^step").
 		Placeholder("prefix", tfbind.String).
-		Add("names", "Const", texts("w")).
-		Add("slices", "Const", texts("")).
-		Add("save", "SaveV2", graphdef.Attrs{"dtypes": graphdef.Types([]tfbind.DType{d})}, "prefix", "names", "slices", "value").
+		Add("names", "Const", textsOf("w")).
+		Add("slices", "Const", textsOf("")).
+		Add("save", "SaveV2", graphdef.Attrs{"dtypes": graphdef.Types([]tfbind.DType{d})}, "prefix", "names", "slices",
+			"value").
 		Add("saved", "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.String)}, "prefix", "^save").
-		Add("restored", "RestoreV2", graphdef.Attrs{"dtypes": graphdef.Types([]tfbind.DType{d})}, "prefix", "names", "slices").
+		Add("restored", "RestoreV2", graphdef.Attrs{"dtypes": graphdef.Types([]tfbind.DType{d})}, "prefix", "names",
+			"slices").
 		Add("restore", "AssignVariableOp", typed, "w", "restored")
 	text, err := g.Bytes()
 	require.NoError(t, err)
@@ -199,18 +187,23 @@ func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {
 	info := func(op string, dims ...int64) *pb.TensorInfo { return tensorInfo(op, d, dims...) }
 	x, y := info("x", -1, 3), info("y", -1, 1)
 	return writeModel(t, dir, text, map[string]*pb.SignatureDef{
-		"train":    {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y}, Outputs: map[string]*pb.TensorInfo{"loss": info("trained")}},
-		"evaluate": {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y}, Outputs: map[string]*pb.TensorInfo{"loss": info("mean")}},
-		"predict":  {Inputs: map[string]*pb.TensorInfo{"x": x}, Outputs: map[string]*pb.TensorInfo{"out": info("out", -1, 1)}},
-	}, &pb.SaverDef{FilenameTensorName: "prefix:0", SaveTensorName: "saved:0", RestoreOpName: "restore", Version: pb.SaverDef_V2})
+		"train": {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y},
+			Outputs: map[string]*pb.TensorInfo{"loss": info("trained")}},
+		"evaluate": {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y},
+			Outputs: map[string]*pb.TensorInfo{"loss": info("mean")}},
+		"predict": {Inputs: map[string]*pb.TensorInfo{"x": x},
+			Outputs: map[string]*pb.TensorInfo{"out": info("out", -1, 1)}},
+	}, &pb.SaverDef{FilenameTensorName: "prefix:0", SaveTensorName: "saved:0", RestoreOpName: "restore",
+		Version: pb.SaverDef_V2})
 }
 
-// texts returns the attributes of a string constant.
-func texts(text string) graphdef.Attrs {
-	return graphdef.Attrs{"dtype": graphdef.Type(tfbind.String), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: &tensor_go_proto.TensorProto{
-		Dtype: types_go_proto.DataType_DT_STRING, StringVal: [][]byte{[]byte(text)},
-		TensorShape: &tensor_shape_go_proto.TensorShapeProto{Dim: []*tensor_shape_go_proto.TensorShapeProto_Dim{{Size: 1}}},
-	}}}}
+// textsOf returns the attributes of a string constant.
+func textsOf(text string) graphdef.Attrs {
+	return graphdef.Attrs{"dtype": graphdef.Type(tfbind.String),
+		"value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: &tensor_go_proto.TensorProto{
+			Dtype: types_go_proto.DataType_DT_STRING, StringVal: [][]byte{[]byte(text)},
+			TensorShape: &tensor_shape_go_proto.TensorShapeProto{Dim: []*tensor_shape_go_proto.TensorShapeProto_Dim{{Size: 1}}},
+		}}}}
 }
 
 // saveVariables runs the operation begin of a graph and then saved, which writes a checkpoint.
@@ -273,7 +266,7 @@ func TestNarrowInputsAndOutputs(t *testing.T) {
 
 			e, err := s.Resolved(ctx, b)
 			require.NoError(t, err)
-			require.NotNil(t, e.Step, e.Untraced)
+			require.NotNil(t, e.Step)
 			assert.Equal(t, map[tfbind.DType]int{d: 2}, e.Step.Matrix)
 			assert.Zero(t, e.Step.Casts)
 			// A value that is too large for the type is an error and is not fed as infinity.

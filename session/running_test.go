@@ -23,7 +23,7 @@ func TestRunningMetrics(t *testing.T) {
 	train := func(o session.Options, parts int, change func(*fit.Loop)) *fit.History {
 		t.Helper()
 		s := open(t, "digits", o)
-		require.Equal(t, []string{"accuracy"}, s.Capabilities().RunningMetrics())
+		require.Equal(t, []string{"accuracy"}, s.RunningMetrics())
 		require.NoError(t, s.SetMicroBatches(parts))
 		loop := &fit.Loop{Session: s, Batch: batch, Epochs: 2, StepsPerEpoch: steps, Validation: held}
 		if change != nil {

@@ -21,7 +21,7 @@ import (
 // which are in the model's own files, and writes a hash of them. ctx is checked before saving,
 // which is not interrupted. An error of the file system is a *SaveError.
 func (s *Session) Save(ctx context.Context, prefix string) error {
-	if !s.partial() {
+	if s.model.Base == "" {
 		return s.saveAll(ctx, prefix)
 	}
 	f, err := s.freeze(ctx)
@@ -59,24 +59,17 @@ func (s *Session) saveAll(ctx context.Context, prefix string) error {
 }
 
 // Restore sets all variables from the files of Save, or from a complete checkpoint such as the
-// weights of a SavedModel. Files of Save for a model with other frozen variables are ErrMismatch,
-// and nothing changes. After another error, some of the variables may be restored.
+// weights of a SavedModel. If the files are for a model with other frozen variables, the error is
+// ErrMismatch, and nothing changes. After another error, some of the variables may be restored.
 func (s *Session) Restore(ctx context.Context, prefix string) error {
-	whole, foreign, err := s.isWhole(prefix)
-	if err != nil {
-		return fmt.Errorf("restore %s: %w", prefix, err)
-	}
-	if foreign && s.model.Program != nil {
-		return fmt.Errorf("restore %s: %w: its frozen variables differ from those from which the features were computed; do not cache features", prefix, errBase)
-	}
-	if whole {
-		s.foreign = foreign // also after an error, since some variables may then be restored
+	if s.model.Base == "" {
 		return s.restoreAll(ctx, prefix)
 	}
-	if err := s.restoreBase(ctx); err != nil {
-		return err
+	err := s.CheckVariables(prefix)
+	if !errors.Is(err, ErrMismatch) { // TensorFlow reports what cannot be read, or reads remote files
+		err = s.restorePart(ctx, prefix)
 	}
-	if err := s.restorePart(ctx, prefix); err != nil {
+	if err != nil {
 		return fmt.Errorf("restore %s: %w", prefix, err)
 	}
 	return nil
@@ -100,20 +93,31 @@ func (s *Session) withPrefix(op, prefix string, run func(*savedmodels.Saver, tfb
 	if err != nil {
 		return err
 	}
-	name, err := tfbind.NewTensor([]string{prefix})
-	if err != nil {
-		return err
-	}
-	defer name.Close()
-	err = run(saver, tfbind.Feeds{input: name})
+	err = withFiles(prefix, func(name *tfbind.Tensor) error { return run(saver, tfbind.Feeds{input: name}) })
 	if err == nil || errors.As(err, new(*SaveError)) {
 		return err
 	}
 	return fmt.Errorf("%s %s: %w", op, prefix, err)
 }
 
+// withFiles calls use with a prefix of files for TensorFlow.
+func withFiles(prefix string, use func(name *tfbind.Tensor) error) error {
+	literal, release, err := tfbind.Literal(prefix)
+	if err != nil {
+		return err
+	}
+	defer release()
+	name, err := tfbind.NewTensor([]string{literal})
+	if err != nil {
+		return err
+	}
+	defer name.Close()
+	return use(name)
+}
+
 func errNoSaver(m *savedmodels.Model) error {
-	return fmt.Errorf("%s cannot be saved or restored: the SavedModel has no saver; export it with TensorFlow 2 or scripts/export.py", m.Dir)
+	return fmt.Errorf("%s cannot be saved or restored: the SavedModel has no saver; export it with TensorFlow 2 or "+
+		"scripts/export.py", m.Dir)
 }
 
 // SaveError reports that the file system could not store the files of Save or SaveModel. It
@@ -132,8 +136,6 @@ type SaveError struct {
 	Remedy string
 	// Err is the file system's error, such as syscall.ENOSPC, EROFS or EACCES.
 	Err error
-	// TensorFlow is TensorFlow's error, if it wrote the files.
-	TensorFlow error
 }
 
 func (e *SaveError) Error() string {
@@ -168,9 +170,7 @@ func saveError(prefix string, vars []savedmodels.Variable, err error) error {
 	if why == nil {
 		return err
 	}
-	e := newSaveError("save", prefix, needs, files.Cause(why))
-	e.TensorFlow = fmt.Errorf("save %s: %w", prefix, err)
-	return e
+	return newSaveError("save", prefix, needs, files.Cause(why))
 }
 
 func newSaveError(op, path string, needs int64, err error) *SaveError {

@@ -37,7 +37,8 @@ func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(di
 }
 
 // writeFiles writes a SavedModel to a new folder, without its manifest, which it returns.
-func (s *Session) writeFiles(ctx context.Context, dir string, complete []func(string) error) (*manifest.Manifest, error) {
+func (s *Session) writeFiles(ctx context.Context, dir string, complete []func(string) error) (*manifest.Manifest,
+	error) {
 	variables := filepath.Join(dir, "variables")
 	err := os.MkdirAll(variables, 0o777)
 	if err == nil {
@@ -92,11 +93,13 @@ func (s *Session) writeModel(ctx context.Context, dir string, complete []func(st
 		return err
 	}
 	if err := os.Rename(whole, dir); err != nil {
-		kept, back := rescue(temp, dir)
-		if kept == temp {
-			remove = func() error { return nil }
+		back := os.Rename(old, dir)
+		if errors.Is(back, fs.ErrNotExist) { // no model was replaced
+			back = nil
 		}
-		return errors.Join(fmt.Errorf("%w; the trained model is in %s", err, filepath.Join(kept, newModel)), back)
+		remove = func() error { return nil }
+		return errors.Join(fmt.Errorf("%w; the trained model is in %s: move it, because a later save to %s removes it", err,
+			whole, dir), back)
 	}
 	return files.SyncPath(parent)
 }
@@ -107,23 +110,6 @@ const (
 	newModel      = "new"
 	replacedModel = "old"
 )
-
-// rescue moves the replaced model back to dir. Then it renames the folder for unfinished models, so that
-// later clean-ups keep the new model, and a replaced model that could not be moved back. kept is the new
-// name of the folder.
-func rescue(temp, dir string) (kept string, err error) {
-	err = os.Rename(filepath.Join(temp, replacedModel), dir)
-	if errors.Is(err, fs.ErrNotExist) { // no model was replaced
-		err = nil
-	}
-	parent, prefix := filepath.Dir(dir), unfinished(dir)
-	kept = filepath.Join(parent, filepath.Base(dir)+".new-"+strings.TrimPrefix(filepath.Base(temp), prefix))
-	if failed := os.Rename(temp, kept); failed != nil {
-		failed = fmt.Errorf("%w; move the trained model, because a later save to %s deletes it there", failed, dir)
-		return temp, errors.Join(err, failed)
-	}
-	return kept, err
-}
 
 // unfinished returns the beginning of the names of the temporary folders beside dir in which
 // SaveModel writes the model.
@@ -161,7 +147,8 @@ func replaceable(dir, model string) error {
 	}
 	isModel := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "saved_model.pb" })
 	if len(entries) > 0 && !isModel {
-		return fmt.Errorf("save model to %s: the folder holds something other than a SavedModel (%s); choose another folder or empty it", dir, entries[0].Name())
+		return fmt.Errorf("save model to %s: the folder holds something other than a SavedModel (%s); choose another "+
+			"folder or empty it", dir, entries[0].Name())
 	}
 	return nil
 }
@@ -213,19 +200,18 @@ func copyModel(from, to string) error {
 	})
 }
 
+// modelError returns an error of saving a model to dir. It is a *SaveError if the file system refused. A
+// missing file is not an error of the disk: the original model lacks it.
 func (s *Session) modelError(dir string, err error) error {
 	var saving *SaveError
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &saving) && err == error(saving):
-		e := newSaveError("save model to", dir, modelBytes(s.model), saving.Err)
-		e.TensorFlow = saving.TensorFlow
-		return e
+	case errors.As(err, &saving):
+		return newSaveError("save model to", dir, modelBytes(s.model), saving.Err)
 	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
 		return newSaveError("save model to", dir, modelBytes(s.model), files.Cause(err))
 	}
-	// A missing file is not an error of the disk: the original model lacks it.
 	return fmt.Errorf("save model to %s: %w", dir, err)
 }
 

@@ -19,7 +19,8 @@ func TestCheckOutputTidies(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	dir := t.TempDir()
-	for _, name := range []string{"a", ".a.tmp-1/new", ".a.tmp-1/old/before", ".b.tmp-2/old", ".b.tmp-20/new", ".c.tmp-3/new", ".b.tmp-0.tmp-6/old", ".b.tmp-data/new"} {
+	for _, name := range []string{"a", ".a.tmp-1/new", ".a.tmp-1/old/before", ".b.tmp-2/old", ".b.tmp-20/new",
+		".c.tmp-3/new", ".b.tmp-0.tmp-6/old", ".b.tmp-data/new"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, filepath.FromSlash(name)), 0o777))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".b.tmp-2/old/saved_model.pb"), []byte("before"), 0o666))
@@ -35,7 +36,8 @@ func TestCheckOutputTidies(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	assert.ElementsMatch(t, []string{filepath.Base(saving), ".b.tmp-0.tmp-6", ".b.tmp-data", ".c.tmp-3", "a", "b", "none"}, names)
+	assert.ElementsMatch(t, []string{filepath.Base(saving), ".b.tmp-0.tmp-6", ".b.tmp-data", ".c.tmp-3", "a", "b", "none"},
+		names)
 	text, err := os.ReadFile(filepath.Join(dir, "b", "saved_model.pb"))
 	require.NoError(t, err)
 	assert.Equal(t, "before", string(text))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -17,10 +18,10 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/gpuopts"
-	"steadyfit/internal/capability"
+	"steadyfit/internal/bundle"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
-	"steadyfit/internal/mark"
+	"steadyfit/internal/gpu"
 	"steadyfit/internal/resolved"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
@@ -44,9 +45,6 @@ type Options struct {
 	AllowUnsafeOps bool
 	// ReadOnly is for evaluation and prediction. The model need not be trainable.
 	ReadOnly bool
-	// ListAllocations adds a list of allocations to ErrOutOfMemory. To get the list, the step
-	// runs a second time, which takes 10 s on a CPU.
-	ListAllocations bool
 	// AllowInexactSplit accepts micro-batches whose update differs from that of the whole
 	// batch; see Plan.CheckSplit.
 	AllowInexactSplit bool
@@ -56,7 +54,8 @@ type Options struct {
 	MicroBatches int `json:",omitempty"`
 	// StepsPerExecution is the maximum number of train steps that fit.Loop runs in one execution
 	// of the signature train_n. 0 and 1 mean that steps run one by one. The results are the
-	// same bit for bit, with the exceptions listed in Rounding.
+	// same bit for bit, except with Compiled, or in the single-threaded executor with oneDNN
+	// (docs/explanation/speed.md).
 	StepsPerExecution int
 	// Compiled trains with the XLA-compiled signatures train_xla and, with StepsPerExecution,
 	// train_n_xla, whenever the batch and the number of steps have the compiled sizes. Compiled
@@ -71,22 +70,16 @@ type Options struct {
 	// Seed is the first number of the reserved input seed. The second is the number of the
 	// step.
 	Seed int64
-	// LossScale determines the reserved input loss_scale.
-	LossScale LossScale
 	// Cluster makes the process a rank of a cluster, whose ranks train one model together. All
 	// ranks call Train with the same batches. Each computes the gradients of its part, and all
 	// make the same update with their sum, as with micro-batches (Plan.CheckSplit). A process
 	// can be a rank once. Open waits for the other ranks.
 	Cluster *cluster.Cluster
-	// Exchange is the type in which ranks exchange large gradients: that of the gradients if it is
-	// empty, or gpuopts.BFloat16, which halves the traffic of float32 and rounds each sum. Up to 32
-	// ranks support it. A session without a cluster exchanges nothing, but its Identity includes
-	// Exchange.
-	Exchange gpuopts.Precision
 }
 
 // errFixedRate means that a training cannot set the learning rate.
-var errFixedRate = mark.As(errors.New("the model has a learning rate or schedule of its own, since it has neither a signature set_learning_rate nor an input learning_rate"), savedmodels.ErrNoSignature)
+var errFixedRate = contract.Mark(errors.New("the model has a learning rate or schedule of its own, since it has "+
+	"neither a signature set_learning_rate nor an input learning_rate"), savedmodels.ErrNoSignature)
 
 // errNoSignature means that the model has no signature for a purpose.
 var errNoSignature = fmt.Errorf("the model has %w", savedmodels.ErrNoSignature)
@@ -101,7 +94,6 @@ type Session struct {
 	scaler  *lossScaler // nil if the session does not scale the loss
 	skipped bool        // see Skipped
 	stuck   float64     // see Skipped; NaN if the scale is not stuck
-	foreign bool        // the frozen variables do not have the values of the model's files
 	traces  *[][]byte   // receives each RunMetadata during Trace; nil otherwise
 	rank    *ranked     // nil without a cluster
 
@@ -109,7 +101,8 @@ type Session struct {
 	// own goroutine reads it without the lock.
 	mu     sync.Mutex
 	closed bool
-	gpu    *gpuMeter // nil until Usage finds a GPU
+	driver *gpu.Driver // nil until Usage finds a GPU
+	gpu    *gpu.Meter
 	jpeg   jpegDecoder
 	writer stateWriter
 	saves  thread
@@ -183,20 +176,11 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	if p.lossScale != nil {
-		scaler := *p.lossScale
-		s.scaler = &scaler
+	if p.scales {
+		s.scaler = &lossScaler{Scale: initialScale}
 	}
 	return s, nil
 }
-
-// Capabilities returns what fit.Loop and other packages of this module use of a session besides its
-// exported methods, such as several steps per execution. A type that embeds a Session also has this
-// method.
-func (s *Session) Capabilities() capability.Set { return capable{s} }
-
-// capable implements capability.Set.
-type capable struct{ *Session }
 
 var errNoModel = errors.New("the model is nil; pass one from savedmodels.Open")
 
@@ -221,7 +205,8 @@ func (s *Session) checkGPU() error {
 	if err != nil || resolved.HasGPU(devices) {
 		return err
 	}
-	return option.Errorf("{"+asks[0]+"} asks for a GPU: %w, only %s", ErrNoGPU, strings.Join(resolved.ShortNames(devices), ", "))
+	return option.Errorf("{"+asks[0]+"} asks for a GPU: %w, only %s", ErrNoGPU,
+		strings.Join(resolved.ShortNames(devices), ", "))
 }
 
 // load opens the model in TensorFlow. An error closes the session and its earlier steps.
@@ -238,7 +223,7 @@ func (s *Session) load() error {
 			err = s.prepareRanks(&n)
 		}
 		if err == nil {
-			s.native, s.foreign = n, false
+			s.native = n
 			return nil
 		}
 		err = errors.Join(err, n.close())
@@ -286,7 +271,7 @@ func unusableModel(err error) error {
 	var failed *tfbind.Error
 	ofModel := strings.Fields("INVALID_ARGUMENT NOT_FOUND FAILED_PRECONDITION OUT_OF_RANGE UNIMPLEMENTED DATA_LOSS")
 	if errors.As(err, &failed) && slices.Contains(ofModel, failed.Code) {
-		return mark.As(err, savedmodels.ErrNotSavedModel)
+		return contract.Mark(err, savedmodels.ErrNotSavedModel)
 	}
 	return err
 }
@@ -361,7 +346,9 @@ func (s *Session) Close() error {
 		return err
 	}
 	s.closed = true
-	_ = s.gpu.Close()
+	if s.driver != nil {
+		_ = s.driver.Close()
+	}
 	if s.rank.close() {
 		return err
 	}
@@ -440,7 +427,9 @@ func (s *Session) Trace(do func() error) (metadata [][]byte, err error) {
 	return metadata, err
 }
 
-func (s capable) RunningMetrics() []string { return runningMetrics(s.model) }
+// RunningMetrics returns the names of the metrics that accumulate over all batches since ResetMetrics,
+// like Keras metrics. The other results are values of one batch.
+func (s *Session) RunningMetrics() []string { return runningMetrics(s.model) }
 
 // runningMetrics returns the names of the outputs of the signature reset_metrics.
 func runningMetrics(model *savedmodels.Model) (names []string) {
@@ -464,7 +453,7 @@ func (s *Session) ResetMetrics(ctx context.Context) error {
 // Finalize runs the signature finalize, if there is one. It gives the weights their final
 // values, such as moving averages (use_ema of Keras optimizers). Later training continues from
 // these values.
-func (s capable) Finalize(ctx context.Context) error {
+func (s *Session) Finalize(ctx context.Context) error {
 	if s.roles.Finalize == "" {
 		return nil
 	}
@@ -504,6 +493,9 @@ func (s *Session) Evaluate(ctx context.Context, b data.Batch, out []float64) (er
 // or else the signature set_learning_rate. A model that has neither is savedmodels.ErrNoSignature. Save
 // includes a rate that was set through the signature.
 func (s *Session) SetLearningRate(rate float64) error {
+	if !(rate >= 0 && rate <= math.MaxFloat64) {
+		return fmt.Errorf("learning rate %v: %w: expected a finite number of at least 0", rate, tfbind.ErrInvalidArgument)
+	}
 	if s.train != nil && s.train.Signature.Input(contract.InputLearningRate) != nil {
 		s.rate = rate
 		return nil
@@ -533,7 +525,7 @@ func (s *Session) SetLearningRate(rate float64) error {
 
 // Identity describes what a session must have in common with the session that wrote a
 // checkpoint: the graph, the train signature, the seed, the loss scale, the version of
-// TensorFlow, whether it uses oneDNN, the options that change how steps round ([Rounding]), and the
+// TensorFlow, whether it uses oneDNN, the options that change how steps round, and the
 // number of micro-batches or ranks of a model whose update depends on it.
 func (s *Session) Identity() map[string]string {
 	id := map[string]string{
@@ -541,18 +533,22 @@ func (s *Session) Identity() map[string]string {
 		"precision": cmp.Or(string(s.opts.Device.Precision), "that of the model"),
 		"xla":       cmp.Or(string(s.opts.Device.XLA), "TensorFlow's default"),
 		"compiled":  s.compiledSignatures(),
-		"fused":     "as single steps",
-	}
-	if r := s.opts.Rounding(); r.Loop {
-		id["fused"] = fmt.Sprintf("up to %d steps per call in the single-threaded executor", r.StepsPerExecution)
+		"stacked":   "as single steps",
 	}
 	if info, err := tfbind.Load(""); err == nil {
 		id["tensorflow"] = info.Version
+	}
+	if own, err := bundle.Read(ownWeights(s.model)); err == nil {
+		id["weights"] = bundle.Sum(own, slices.Collect(maps.Keys(own)))
 	}
 	if on, known := tfprocess.OneDNN(); known {
 		id["onednn"] = "off"
 		if on {
 			id["onednn"] = "on"
+		}
+		// TensorFlow does not rewrite the loop of train_n to oneDNN kernels in this executor.
+		if n := s.opts.StepsPerExecution; on && n > 1 && s.opts.Device.Executor == gpuopts.SingleThreaded {
+			id["stacked"] = fmt.Sprintf("up to %d steps per call in the single-threaded executor", n)
 		}
 	}
 	if s.train != nil && s.train.Signature.Input(contract.InputSeed) != nil {
@@ -561,18 +557,17 @@ func (s *Session) Identity() map[string]string {
 	if parts := s.fixedParts(); parts > 0 {
 		id["parts"] = strconv.Itoa(parts)
 	}
-	if s.opts.Exchange != "" {
-		id["exchange"] = string(s.opts.Exchange)
-	}
 	if s.scaler != nil {
-		id["loss_scale"] = s.scaler.String()
+		id["loss_scale"] = scaleIdentity
 	} else if s.train != nil && s.train.Signature.Input(contract.InputLossScale) != nil {
 		id["loss_scale"] = "1" // the generated value
 	}
 	return id
 }
 
-func (s capable) SetCallerRuns(on bool) (ok bool) {
+// SetCallerRuns changes Options.CallerRuns for the following steps. Their results stay the same, bit
+// for bit. ok is false, and nothing changes, with another executor or several devices.
+func (s *Session) SetCallerRuns(on bool) (ok bool) {
 	devices, err := s.devices()
 	if ok = err == nil && len(devices) == 1 && s.opts.Device.Executor == ""; ok {
 		s.opts.CallerRuns = on

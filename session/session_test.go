@@ -113,6 +113,8 @@ func TestTrainingLowersTheLoss(t *testing.T) {
 }
 
 // Every built-in model trains, evaluates, and can use micro-batches.
+//
+//lane:skip gcstress (hundreds of steps)
 func TestBuiltinModelsTrain(t *testing.T) {
 	for _, name := range savedmodels.BuiltinNames() {
 		t.Run(name, func(t *testing.T) {
@@ -302,7 +304,8 @@ func TestInputsConvertAndReshape(t *testing.T) {
 	require.NoError(t, err)
 	defer step.Close()
 	label := func(v any) data.Array { return data.Array{Shape: []int{1}, Values: v} }
-	for _, v := range []any{[]int8{3}, []int16{3}, []int32{3}, []int64{3}, []uint8{3}, []uint16{3}, []uint32{3}, []uint64{3},
+	for _, v := range []any{[]int8{3}, []int16{3}, []int32{3}, []int64{3}, []uint8{3}, []uint16{3}, []uint32{3},
+		[]uint64{3},
 		[]float32{3}, []float64{3}, []bool{true}} {
 		assert.NoError(t, step.Set("y", label(v)), "%T", v)
 	}
@@ -319,7 +322,8 @@ func TestInputsConvertAndReshape(t *testing.T) {
 	for _, shape := range [][]int{{2, 64}, {2, 8, 8}, {2, 64, 1}, {2, 1, 64}} {
 		assert.NoError(t, step.Set("x", data.Array{Shape: shape, Values: make([]uint8, 128)}), "%v", shape)
 	}
-	for got, shape := range map[string][]int{"samples of shape [63]": {2, 63}, "one value per sample": {2}, "a single value": {}, "samples of shape [8 9]": {2, 8, 9}} {
+	for got, shape := range map[string][]int{"samples of shape [63]": {2, 63}, "one value per sample": {2},
+		"a single value": {}, "samples of shape [8 9]": {2, 8, 9}} {
 		n := 1
 		for _, d := range shape {
 			n *= d
@@ -330,12 +334,35 @@ func TestInputsConvertAndReshape(t *testing.T) {
 	assert.ErrorIs(t, step.Set("x", data.Array{Shape: []int{2, 64}, Values: make([]uint8, 127)}), tfbind.ErrShape)
 }
 
+// Labels have the rank of the data where results depend on it.
+func TestLabelsOfAnotherRank(t *testing.T) {
+	for _, fixed := range []bool{false, true} {
+		model, err := savedmodels.Builtin("digits")
+		require.NoError(t, err)
+		notes := *model.Metadata
+		notes.Labels = map[string]savedmodels.InputMetadata{"y": {FixedRank: fixed}}
+		model.Metadata = &notes
+		s := openModel(t, model, session.Options{})
+		step, err := s.Prepare("train")
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, step.Close()) })
+		err = step.Set("y", data.Array{Shape: []int{2, 1}, Values: make([]int64, 2)})
+		if !fixed {
+			assert.NoError(t, err)
+			continue
+		}
+		assert.ErrorIs(t, err, session.ErrData)
+		assert.ErrorContains(t, err, "expected one value per sample, got samples of shape [1]; results depend on")
+	}
+}
+
 func TestFeedNamesWhatIsMissing(t *testing.T) {
 	s := open(t, "digits", session.Options{})
 	b := batches(t, digits(t), 4, 1)[0]
 	b.Fields[0].Name, b.Fields[1].Name = "image", "label"
 	err := s.Train(context.Background(), 0, b, make([]float64, 2))
-	assert.ErrorContains(t, err, "takes x, y, and the data has image, label (missing: x, y; not inputs: image, label); name the arrays of the data like the inputs, or x and y")
+	assert.ErrorContains(t, err, "takes x, y, and the data has image, label (missing: x, y; not inputs: image, label); "+
+		"name the arrays of the data like the inputs, or x and y")
 	b.Fields = b.Fields[:1]
 	b.Fields[0].Name = "x"
 	err = s.Train(context.Background(), 0, b, make([]float64, 2))
@@ -486,7 +513,8 @@ func TestIdentityHasThePrecision(t *testing.T) {
 	assert.Equal(t, "that of the model", plain["precision"])
 	assert.Equal(t, "on", plain["onednn"])
 	assert.Equal(t, "TensorFlow's default", plain["xla"])
-	other := open(t, "digits", session.Options{Device: gpuopts.Options{Precision: gpuopts.BFloat16, XLA: "off"}}).Identity()
+	other := open(t, "digits", session.Options{Device: gpuopts.Options{Precision: gpuopts.BFloat16,
+		XLA: "off"}}).Identity()
 	assert.Equal(t, "bfloat16", other["precision"])
 	assert.Equal(t, "off", other["xla"])
 	delete(other, "precision")

@@ -2,6 +2,7 @@ package session
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"steadyfit/internal/graphdef"
@@ -13,7 +14,7 @@ import (
 type side struct {
 	mu     sync.Mutex
 	opened bool
-	err    error // the error of find, or ErrClosed
+	err    error // the error of output, or ErrClosed
 	graph  *tfbind.Graph
 	tf     *tfbind.Session
 }
@@ -30,13 +31,7 @@ func (d *side) open(config []byte, define func(*graphdef.Graph) (find func())) e
 	find := define(g)
 	def, err := g.Bytes()
 	if err == nil {
-		d.graph, err = tfbind.NewGraph()
-	}
-	if err == nil {
-		err = d.graph.Import(def, "")
-	}
-	if err == nil {
-		d.tf, err = tfbind.NewSession(d.graph, config)
+		err = d.load(def, config)
 	}
 	if err == nil {
 		find()
@@ -51,10 +46,25 @@ func (d *side) open(config []byte, define func(*graphdef.Graph) (find func())) e
 	return nil
 }
 
+// load makes the native session of a serialized graph.
+func (d *side) load(def, config []byte) (err error) {
+	if d.graph, err = tfbind.NewGraph(); err == nil {
+		err = d.graph.Import(def, "")
+	}
+	if err == nil {
+		d.tf, err = tfbind.NewSession(d.graph, config)
+	}
+	return err
+}
+
 // output looks up an output. An error makes open fail.
 func (d *side) output(name string) (o tfbind.Output) {
-	if d.err == nil {
-		o, d.err = d.graph.Output(name)
+	if d.err != nil {
+		return o
+	}
+	o, err := d.graph.Output(name)
+	if err != nil {
+		d.err = fmt.Errorf("tensor %q: %w", name, err)
 	}
 	return o
 }

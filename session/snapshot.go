@@ -20,10 +20,10 @@ import (
 // over in a reloaded one.
 type Snapshot struct {
 	model  string // hash of the model
-	base   string // savedmodels.Model.Base; empty if the values include the frozen variables
+	base   string // savedmodels.Model.Base
 	values tfbind.Results
 	rate   float64
-	scale  scaleState
+	scale  lossScaler
 }
 
 // Bytes returns the size of the variables.
@@ -51,8 +51,9 @@ func (p *Snapshot) fits(m *savedmodels.Model) error {
 	case p == nil || p.values == nil:
 		return fmt.Errorf("%w: it is closed", errSnapshot)
 	case p.model != m.Hash:
-		return fmt.Errorf("%w: it belongs to another model (SHA-256 %.12s, but this model has %.12s)", errSnapshot, p.model, m.Hash)
-	case p.base != "" && p.base != m.Base:
+		return fmt.Errorf("%w: it belongs to another model (SHA-256 %.12s, but this model has %.12s)", errSnapshot, p.model,
+			m.Hash)
+	case p.base != m.Base:
 		return fmt.Errorf("%w: %w", errSnapshot, otherBase(p.base, m.Base))
 	}
 	return nil
@@ -64,10 +65,7 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	reads, base := o.reads, ""
-	if s.partial() {
-		reads, base = o.reads[:o.changing], s.model.Base
-	}
+	reads := o.reads[:o.changing]
 	values := tfbind.Results{} // for a model without variables
 	if len(reads) > 0 {
 		values, err = s.tf.Run(ctx, nil, reads)
@@ -75,16 +73,15 @@ func (s *Session) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	p := &Snapshot{model: s.model.Hash, base: base, values: values, rate: s.rate}
+	p := &Snapshot{model: s.model.Hash, base: s.model.Base, values: values, rate: s.rate}
 	if s.scaler != nil {
-		p.scale = s.scaler.scaleState
+		p.scale = *s.scaler
 	}
 	return p, nil
 }
 
 // Revert returns the model to a snapshot, which may be from another session of the same model.
-// It leaves the snapshot open and does not change a fixed loss scale. After an error, some of
-// the variables may be restored.
+// It leaves the snapshot open. After an error, some of the variables may be restored.
 func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	if err := p.fits(s.model); err != nil {
 		return fmt.Errorf("revert: %w", err)
@@ -92,11 +89,6 @@ func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	o, err := s.stateOperations()
 	if err != nil {
 		return err
-	}
-	if p.base == "" {
-		s.foreign = s.model.Base != ""
-	} else if err := s.restoreBase(ctx); err != nil {
-		return fmt.Errorf("revert: %w", err)
 	}
 	feeds := make(tfbind.Feeds, len(p.values))
 	for i, value := range p.values {
@@ -109,7 +101,7 @@ func (s *Session) Revert(ctx context.Context, p *Snapshot) error {
 	}
 	s.rate = p.rate
 	if s.scaler != nil && p.scale.Scale > 0 {
-		s.scaler.resume(p.scale)
+		*s.scaler = p.scale
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/graphdef"
-	"steadyfit/internal/prefetch"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -17,7 +17,7 @@ import (
 
 // BenchmarkStep measures the parts of a train step of dense-100-64-1 on batches of 32: running a
 // graph of one operation (call), copying a batch into the inputs (feed), training on one batch
-// (train), on fifty per execution (fused), and in a fit.Loop that reads ahead, with epochs of 500
+// (train), on fifty per execution (stacked), and in a fit.Loop that reads ahead, with epochs of 500
 // steps (loop). With the inputs already set, it measures the step including its loss and metrics
 // (fetch), and the step without reading any result (target). An op is one step.
 //
@@ -68,18 +68,18 @@ func BenchmarkStep(b *testing.B) {
 			}
 		})
 	}
-	b.Run("fused", func(b *testing.B) {
+	b.Run("stacked", func(b *testing.B) {
 		s := open(b, "dense-100-64-1", session.Options{StepsPerExecution: calls})
 		out := make([]float64, len(s.TrainMetrics()))
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i = (i + 1) % calls {
-			if err := s.Capabilities().Stack(i, calls, one); err != nil {
+			if err := s.Stack(i, calls, one); err != nil {
 				b.Fatal(err)
 			}
 			if i < calls-1 {
 				continue
 			}
-			if err := s.Capabilities().TrainN(b.Context(), 0, calls, out); err != nil {
+			if err := s.TrainN(b.Context(), 0, calls, out); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -89,7 +89,7 @@ func BenchmarkStep(b *testing.B) {
 		loop := fit.Loop{Session: s, Batch: batch, Epochs: (b.N + 499) / 500, StepsPerEpoch: min(b.N, 500)}
 		b.ReportAllocs()
 		b.ResetTimer()
-		_, err := loop.Run(b.Context(), data.Prefetch(ds, prefetch.Default(ds, batch, false)))
+		_, err := loop.Run(b.Context(), data.Prefetch(ds, autotune.Prefetch(ds, batch, false)))
 		require.NoError(b, err)
 	})
 }

@@ -27,15 +27,15 @@ import (
 	"steadyfit/tfbind"
 )
 
-// fused runs the batches in one execution and returns the means of the metrics.
-func fused(t testing.TB, s *session.Session, bs []data.Batch, step int64) []float64 {
+// stackedRun runs the batches in one execution and returns the means of the metrics.
+func stackedRun(t testing.TB, s *session.Session, bs []data.Batch, step int64) []float64 {
 	t.Helper()
-	require.Equal(t, len(bs), s.Capabilities().Stackable(len(bs), bs[0].Size))
+	require.Equal(t, len(bs), s.Stackable(len(bs), bs[0].Size))
 	for i, b := range bs {
-		require.NoError(t, s.Capabilities().Stack(i, len(bs), b))
+		require.NoError(t, s.Stack(i, len(bs), b))
 	}
 	out := make([]float64, len(s.TrainMetrics()))
-	require.NoError(t, s.Capabilities().TrainN(context.Background(), step, len(bs), out))
+	require.NoError(t, s.TrainN(context.Background(), step, len(bs), out))
 	return out
 }
 
@@ -47,7 +47,7 @@ func single(t testing.TB, s *session.Session, bs []data.Batch, step int64) []flo
 	for i, b := range bs {
 		require.NoError(t, s.Train(context.Background(), step+int64(i), b, out))
 		for j, v := range out {
-			if slices.Contains(s.Capabilities().RunningMetrics(), s.TrainMetrics()[j]) {
+			if slices.Contains(s.RunningMetrics(), s.TrainMetrics()[j]) {
 				means[j] = v
 			} else {
 				means[j] += v / float64(len(bs))
@@ -87,6 +87,8 @@ func random(t testing.TB, samples, width int) *data.InMemory {
 
 // Several steps per execution leave the same variables, bit for bit, as single steps, including
 // those of the optimizer and of random generators.
+//
+//lane:skip gcstress (hundreds of steps)
 func TestFusedStepsAreTheSameSteps(t *testing.T) {
 	for name, ds := range map[string]data.Dataset{
 		"digits": digits(t), "digits-cnn": digits(t), dropout: random(t, 8*14, 200), "dense-100-64-1": random(t, 8*14, 100),
@@ -97,7 +99,7 @@ func TestFusedStepsAreTheSameSteps(t *testing.T) {
 			assert.Equal(t, plain.Identity(), many.Identity(), "the same run")
 			for from, next := 0, 0; from < len(bs); from = next {
 				next = min(from+5, len(bs)) // the last execution has fewer steps
-				want, have := single(t, plain, bs[from:next], int64(from)), fused(t, many, bs[from:next], int64(from))
+				want, have := single(t, plain, bs[from:next], int64(from)), stackedRun(t, many, bs[from:next], int64(from))
 				assert.InDeltaSlice(t, want, have, 1e-5*math.Abs(want[0])+1e-7)
 			}
 			assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
@@ -110,7 +112,7 @@ func TestFusedStepsAreTheSameSteps(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, single(t, plain, bs[:2], 14), single(t, many, bs[:2], 14))
 			single(t, plain, bs[2:5], 16)
-			fused(t, many, bs[2:5], 16)
+			stackedRun(t, many, bs[2:5], 16)
 			assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 		})
 	}
@@ -118,19 +120,20 @@ func TestFusedStepsAreTheSameSteps(t *testing.T) {
 
 func TestFusedStepsDoNotAllocate(t *testing.T) {
 	ctx := context.Background()
-	for name, opts := range map[string]session.Options{"plain": {StepsPerExecution: 16}, "compiled": {StepsPerExecution: 16, Compiled: true}} {
+	for name, opts := range map[string]session.Options{"plain": {StepsPerExecution: 16},
+		"compiled": {StepsPerExecution: 16, Compiled: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, "digits", opts)
 			bs := batches(t, digits(t), 32, 2)
 			out := make([]float64, 2)
 			for _, n := range []int{16, 3} { // the maximum, and a remainder
 				assert.Zero(t, testing.AllocsPerRun(10, func() {
-					for i := range s.Capabilities().Stackable(n, 32) {
-						if err := s.Capabilities().Stack(i, n, bs[i%2]); err != nil {
+					for i := range s.Stackable(n, 32) {
+						if err := s.Stack(i, n, bs[i%2]); err != nil {
 							t.Error(err)
 						}
 					}
-					if err := s.Capabilities().TrainN(ctx, 0, n, out); err != nil {
+					if err := s.TrainN(ctx, 0, n, out); err != nil {
 						t.Error(err)
 					}
 				}), "%d steps", n)
@@ -145,11 +148,11 @@ func TestStackCopies(t *testing.T) {
 	plain, many := open(t, "digits", session.Options{}), open(t, "digits", session.Options{StepsPerExecution: 3})
 	single(t, plain, bs, 0)
 	for i, b := range bs {
-		require.NoError(t, many.Capabilities().Stack(i, 3, b))
+		require.NoError(t, many.Stack(i, 3, b))
 		x, _ := b.Field("x")
 		clear(x.Values.([]uint8))
 	}
-	require.NoError(t, many.Capabilities().TrainN(t.Context(), 0, 3, make([]float64, 2)))
+	require.NoError(t, many.TrainN(t.Context(), 0, 3, make([]float64, 2)))
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 }
 
@@ -164,47 +167,47 @@ func TestStackErrors(t *testing.T) {
 	out := make([]float64, 2)
 	before := variables(t, s)
 
-	assert.ErrorIs(t, s.Capabilities().TrainN(ctx, 0, 3, out), session.ErrStack, "nothing was gathered")
-	assert.ErrorIs(t, s.Capabilities().Stack(1, 3, bs[1]), session.ErrStack, "not the first")
-	assert.ErrorIs(t, s.Capabilities().Stack(0, 4, bs[0]), session.ErrStack, "more than Options.StepsPerExecution")
-	assert.ErrorIs(t, s.Capabilities().Stack(0, 1, bs[0]), session.ErrStack, "one step is no call of several")
+	assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrStack, "nothing was gathered")
+	assert.ErrorIs(t, s.Stack(1, 3, bs[1]), session.ErrStack, "not the first")
+	assert.ErrorIs(t, s.Stack(0, 4, bs[0]), session.ErrStack, "more than Options.StepsPerExecution")
+	assert.ErrorIs(t, s.Stack(0, 1, bs[0]), session.ErrStack, "one step is no call of several")
 	for _, at := range []int{0, 1, 2} {
 		for i := range at {
-			require.NoError(t, s.Capabilities().Stack(i, 3, bs[i]))
+			require.NoError(t, s.Stack(i, 3, bs[i]))
 		}
-		assert.ErrorIs(t, s.Capabilities().Stack(at, 3, wrong), tfbind.ErrType)
-		assert.ErrorIs(t, s.Capabilities().TrainN(ctx, 0, 3, out), session.ErrStack)
+		assert.ErrorIs(t, s.Stack(at, 3, wrong), tfbind.ErrType)
+		assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrStack)
 		if at < 2 {
-			assert.ErrorIs(t, s.Capabilities().Stack(at+1, 3, bs[at+1]), session.ErrStack, "it begins anew with 0")
+			assert.ErrorIs(t, s.Stack(at+1, 3, bs[at+1]), session.ErrStack, "it begins anew with 0")
 		}
 	}
-	require.NoError(t, s.Capabilities().Stack(0, 3, bs[0]))
-	assert.ErrorIs(t, s.Capabilities().Stack(1, 3, small), session.ErrStack, "another size")
-	require.NoError(t, s.Capabilities().Stack(0, 2, bs[0]))
-	assert.ErrorIs(t, s.Capabilities().Stack(1, 3, bs[1]), session.ErrStack, "another number of steps")
-	require.NoError(t, s.Capabilities().Stack(0, 2, bs[0]))
-	assert.ErrorIs(t, s.Capabilities().TrainN(ctx, 0, 2, out), session.ErrStack, "one of two")
+	require.NoError(t, s.Stack(0, 3, bs[0]))
+	assert.ErrorIs(t, s.Stack(1, 3, small), session.ErrStack, "another size")
+	require.NoError(t, s.Stack(0, 2, bs[0]))
+	assert.ErrorIs(t, s.Stack(1, 3, bs[1]), session.ErrStack, "another number of steps")
+	require.NoError(t, s.Stack(0, 2, bs[0]))
+	assert.ErrorIs(t, s.TrainN(ctx, 0, 2, out), session.ErrStack, "one of two")
 	assert.True(t, before == variables(t, s), "something has run")
 
 	plain := open(t, "digits", session.Options{})
 	single(t, plain, bs, 0)
-	fused(t, s, bs, 0)
+	stackedRun(t, s, bs, 0)
 	assert.True(t, variables(t, plain) == variables(t, s), "the variables differ")
-	assert.ErrorIs(t, s.Capabilities().TrainN(ctx, 3, 3, out), session.ErrStack, "the call has run already")
+	assert.ErrorIs(t, s.TrainN(ctx, 3, 3, out), session.ErrStack, "the call has run already")
 	for i, b := range bs {
-		require.NoError(t, s.Capabilities().Stack(i, 3, b))
+		require.NoError(t, s.Stack(i, 3, b))
 	}
-	assert.ErrorContains(t, s.Capabilities().TrainN(ctx, 3, 3, out[:1]), "the slice has length 1, expected 2 for the results")
+	assert.ErrorContains(t, s.TrainN(ctx, 3, 3, out[:1]), "the slice has length 1, expected 2 for the results")
 
-	assert.Equal(t, 1, plain.Capabilities().Stackable(10, 8))
-	assert.ErrorIs(t, plain.Capabilities().Stack(0, 2, bs[0]), session.ErrStack)
-	assert.ErrorIs(t, plain.Capabilities().TrainN(ctx, 0, 2, out), session.ErrStack)
+	assert.Equal(t, 1, plain.Stackable(10, 8))
+	assert.ErrorIs(t, plain.Stack(0, 2, bs[0]), session.ErrStack)
+	assert.ErrorIs(t, plain.TrainN(ctx, 0, 2, out), session.ErrStack)
 	require.NoError(t, s.SetMicroBatches(2))
-	assert.Equal(t, 1, s.Capabilities().Stackable(3, 8), "batches are split")
+	assert.Equal(t, 1, s.Stackable(3, 8), "batches are split")
 	require.NoError(t, s.SetMicroBatches(1))
-	assert.Equal(t, 3, s.Capabilities().Stackable(10, 8))
+	assert.Equal(t, 3, s.Stackable(10, 8))
 	require.NoError(t, s.Close())
-	assert.ErrorIs(t, s.Capabilities().Stack(0, 3, bs[0]), tfbind.ErrClosed)
+	assert.ErrorIs(t, s.Stack(0, 3, bs[0]), tfbind.ErrClosed)
 }
 
 // stacked returns a model that learns nothing and reports its inputs: loss is the mean of x
@@ -213,20 +216,23 @@ func TestStackErrors(t *testing.T) {
 func stacked(t testing.TB, change func(n *pb.SignatureDef)) *savedmodels.Model {
 	t.Helper()
 	float, double, index := tfbind.Float32, tfbind.Float64, graphdef.Type(tfbind.Int64)
-	reduce := graphdef.Attrs{"T": graphdef.Type(float), "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
+	reduce := graphdef.Attrs{"T": graphdef.Type(float), "Tidx": graphdef.Type(tfbind.Int32),
+		"keep_dims": graphdef.Bool(false)}
 	one := graphdef.Attrs{"T": graphdef.Type(float)}
 	g := &graphdef.Graph{}
 	g.Placeholder("rate", float).Add("applied", "Identity", one, "rate").Number("zero", 0).Number("one", 1).
 		Constant("axes1", tfbind.Int32, make([]byte, 4), 1).Constant("axes2", tfbind.Int32, []byte{0, 0, 0, 0, 1, 0, 0, 0}, 2)
 	for id, axes := range map[string]string{"1": "axes1", "2": "axes2"} {
 		gather := graphdef.Attrs{"Tparams": index, "Tindices": index, "Taxis": index}
-		axis, seeds := "zero", graphdef.Attrs{"T": graphdef.Type(double), "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
+		axis, seeds := "zero", graphdef.Attrs{"T": graphdef.Type(double), "Tidx": graphdef.Type(tfbind.Int32),
+			"keep_dims": graphdef.Bool(false)}
 		if id == "2" {
 			axis = "one"
 		}
 		g.Placeholder("x"+id, float).Placeholder("w"+id, float).Placeholder("seed"+id, tfbind.Int64).
 			Add("weighted"+id, "Mul", one, "x"+id, "w"+id).Add("loss"+id, "Mean", reduce, "weighted"+id, axes).
-			Add("seeds"+id, "Cast", graphdef.Attrs{"SrcT": index, "DstT": graphdef.Type(double), "Truncate": graphdef.Bool(false)}, "seed"+id)
+			Add("seeds"+id, "Cast", graphdef.Attrs{"SrcT": index, "DstT": graphdef.Type(double),
+				"Truncate": graphdef.Bool(false)}, "seed"+id)
 		for column, at := range map[string]string{"first": "zero", "second": "one"} {
 			gather["Tparams"] = graphdef.Type(double)
 			g.Add(column+"s"+id, "GatherV2", gather, "seeds"+id, at, axis)
@@ -248,7 +254,8 @@ func stacked(t testing.TB, change func(n *pb.SignatureDef)) *savedmodels.Model {
 				"learning_rate": tensor("rate", float), "seed": tensor("seed"+id, tfbind.Int64, append(lead, 2)...),
 			},
 			Outputs: map[string]*pb.TensorInfo{
-				"loss": tensor("loss"+id, float), "first": tensor("first"+id, double), "second": tensor("second"+id, double), "rate": tensor("applied", float),
+				"loss": tensor("loss"+id, float), "first": tensor("first"+id, double), "second": tensor("second"+id, double),
+				"rate": tensor("applied", float),
 			},
 		}
 	}
@@ -271,7 +278,8 @@ func tensor(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
 	for _, n := range dims {
 		shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
 	}
-	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: shape}
+	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d),
+		TensorShape: shape}
 }
 
 // Each step of an execution has its own seed and sample weights. All steps have the same learning
@@ -287,23 +295,23 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 		return b
 	}
 	bs := []data.Batch{batch([]float32{1, 2}, nil), batch([]float32{3, 4}, nil), batch([]float32{5, 6}, nil)}
-	require.NoError(t, s.Capabilities().Stack(0, 3, bs[0]))
-	require.NoError(t, s.Capabilities().Stack(1, 3, bs[1]))
-	require.NoError(t, s.Capabilities().Stack(2, 3, bs[2]))
-	assert.ErrorContains(t, s.Capabilities().TrainN(t.Context(), 40, 3, make([]float64, 4)), "none was set", "there is no rate yet")
+	require.NoError(t, s.Stack(0, 3, bs[0]))
+	require.NoError(t, s.Stack(1, 3, bs[1]))
+	require.NoError(t, s.Stack(2, 3, bs[2]))
+	assert.ErrorContains(t, s.TrainN(t.Context(), 40, 3, make([]float64, 4)), "none was set", "there is no rate yet")
 	require.NoError(t, s.SetLearningRate(0.5))
-	assert.Equal(t, []float64{3.5, 7, 0.5, 41}, fused(t, s, bs, 40))
-	assert.Equal(t, single(t, s, bs[:2], 40), fused(t, s, bs[:2], 40))
+	assert.Equal(t, []float64{3.5, 7, 0.5, 41}, stackedRun(t, s, bs, 40))
+	assert.Equal(t, single(t, s, bs[:2], 40), stackedRun(t, s, bs[:2], 40))
 	require.NoError(t, s.SetLearningRate(0.25))
 	bs = []data.Batch{batch([]float32{1, 2}, []float32{2, 0}), batch([]float32{3, 4}, []float32{0, 1})}
-	assert.Equal(t, []float64{6.0 / 4, 7, 0.25, 100.5}, fused(t, s, bs, 100))
+	assert.Equal(t, []float64{6.0 / 4, 7, 0.25, 100.5}, stackedRun(t, s, bs, 100))
 	assert.Zero(t, testing.AllocsPerRun(10, func() {
 		for i, b := range bs {
-			if err := s.Capabilities().Stack(i, 2, b); err != nil {
+			if err := s.Stack(i, 2, b); err != nil {
 				t.Error(err)
 			}
 		}
-		if err := s.Capabilities().TrainN(context.Background(), 0, 2, make([]float64, 0, 4)[:4]); err != nil {
+		if err := s.TrainN(context.Background(), 0, 2, make([]float64, 0, 4)[:4]); err != nil {
 			t.Error(err)
 		}
 	}))
@@ -320,7 +328,8 @@ func TestCompileStack(t *testing.T) {
 	without := reporter(t, "", false, nil)
 	resize := func(input string, dims ...int64) func(*pb.SignatureDef) {
 		return func(n *pb.SignatureDef) {
-			n.Inputs[input] = tensor(map[string]string{"x": "x2", "sample_weight": "w2", "seed": "seed2", "learning_rate": "rate"}[input], tfbind.DType(n.Inputs[input].Dtype), dims...)
+			n.Inputs[input] = tensor(map[string]string{"x": "x2", "sample_weight": "w2", "seed": "seed2",
+				"learning_rate": "rate"}[input], tfbind.DType(n.Inputs[input].Dtype), dims...)
 		}
 	}
 	for name, c := range map[string]struct {
@@ -328,22 +337,25 @@ func TestCompileStack(t *testing.T) {
 		opts  session.Options
 		text  string
 	}{
-		"open":              {stacked(t, nil), session.Options{StepsPerExecution: 2}, ""},
-		"not asked for":     {without, session.Options{StepsPerExecution: 1}, ""},
-		"negative":          {stacked(t, nil), session.Options{StepsPerExecution: -1}, "expected 0 or more"},
-		"no train_n":        {without, session.Options{StepsPerExecution: 2}, "has no signature train_n"},
-		"another signature": {fixture("good"), session.Options{StepsPerExecution: 2, TrainSignature: "train_xla"}, "belongs to the signature train"},
-		"one seed":          {stacked(t, resize("seed", 2)), session.Options{StepsPerExecution: 2}, "takes seed with 1 dimensions, expected 2"},
-		"rates":             {stacked(t, resize("learning_rate", -1)), session.Options{StepsPerExecution: 2}, "takes learning_rate with 1 dimensions, expected 0"},
-		"fewer inputs":      {stacked(t, func(n *pb.SignatureDef) { delete(n.Inputs, "sample_weight") }), session.Options{StepsPerExecution: 2}, "does not take sample_weight"},
-		"more inputs":       {stacked(t, func(n *pb.SignatureDef) { n.Inputs["loss_scale"] = n.Inputs["learning_rate"] }), session.Options{StepsPerExecution: 2}, "takes loss_scale, which train does not"},
-		"fewer results":     {stacked(t, func(n *pb.SignatureDef) { delete(n.Outputs, "first") }), session.Options{StepsPerExecution: 2}, "does not report first"},
-		"half":              {stacked(t, func(n *pb.SignatureDef) { n.Outputs["rate"].Dtype = types_go_proto.DataType_DT_HALF }), session.Options{StepsPerExecution: 2}, "loses too much precision"},
-		"two sizes": {stacked(t, func(n *pb.SignatureDef) { resize("x", 4, -1)(n); resize("seed", 3, 2)(n) }), session.Options{StepsPerExecution: 4},
-			"steps of x, but 3 of another"},
-		"fixed":              {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 4}, ""},
-		"fixed, too few":     {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 3}, "exactly 4 steps per execution"},
-		"calls of one":       {stacked(t, resize("x", 1, -1)), session.Options{StepsPerExecution: 3}, "runs 1 steps per execution"},
+		"open":          {stacked(t, nil), session.Options{StepsPerExecution: 2}, ""},
+		"not asked for": {without, session.Options{StepsPerExecution: 1}, ""},
+		"negative":      {stacked(t, nil), session.Options{StepsPerExecution: -1}, "expected 0 or more"},
+		"no train_n":    {without, session.Options{StepsPerExecution: 2}, "has no signature train_n"},
+		"another signature": {fixture("good"), session.Options{StepsPerExecution: 2, TrainSignature: "train_xla"},
+			"belongs to the signature train"},
+		"one seed": {stacked(t, resize("seed", 2)), session.Options{StepsPerExecution: 2},
+			"takes seed without dimensions"},
+		"fewer inputs": {stacked(t, func(n *pb.SignatureDef) { delete(n.Inputs, "sample_weight") }),
+			session.Options{StepsPerExecution: 2}, "but train takes"},
+		"more inputs": {stacked(t, func(n *pb.SignatureDef) { n.Inputs["loss_scale"] = n.Inputs["learning_rate"] }),
+			session.Options{StepsPerExecution: 2}, "takes learning_rate, loss_scale"},
+		"fewer results": {stacked(t, func(n *pb.SignatureDef) { delete(n.Outputs, "first") }),
+			session.Options{StepsPerExecution: 2}, "does not report first"},
+		"fixed": {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 4}, ""},
+		"fixed, too few": {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 3},
+			"exactly 4 steps per execution"},
+		"calls of one": {stacked(t, resize("x", 1, -1)), session.Options{StepsPerExecution: 3},
+			"runs 1 steps per execution"},
 		"no train signature": {fixture("predictonly"), session.Options{StepsPerExecution: 3}, "none of the signatures"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -356,11 +368,12 @@ func TestCompileStack(t *testing.T) {
 		})
 	}
 
-	s := openModel(t, stacked(t, func(n *pb.SignatureDef) { resize("x", 4, 3)(n) }), session.Options{StepsPerExecution: 10})
-	assert.Equal(t, 4, s.Capabilities().Stackable(10, 3))
-	assert.Equal(t, 4, s.Capabilities().Stackable(4, 3))
-	assert.Equal(t, 1, s.Capabilities().Stackable(3, 3), "it runs 4 steps")
-	assert.Equal(t, 1, s.Capabilities().Stackable(10, 2), "it takes batches of 3")
+	s := openModel(t, stacked(t, func(n *pb.SignatureDef) { resize("x", 4, 3)(n) }),
+		session.Options{StepsPerExecution: 10})
+	assert.Equal(t, 4, s.Stackable(10, 3))
+	assert.Equal(t, 4, s.Stackable(4, 3))
+	assert.Equal(t, 1, s.Stackable(3, 3), "it runs 4 steps")
+	assert.Equal(t, 1, s.Stackable(10, 2), "it takes batches of 3")
 }
 
 func TestChooseSteps(t *testing.T) {
@@ -400,25 +413,20 @@ func TestChooseSteps(t *testing.T) {
 
 // XLA-compiled signatures train if their sizes fit, with nearly the same results.
 func TestCompiled(t *testing.T) {
-	s, plain := open(t, "digits", session.Options{Compiled: true, StepsPerExecution: 20}), open(t, "digits", session.Options{StepsPerExecution: 20})
+	s, plain := open(t, "digits", session.Options{Compiled: true, StepsPerExecution: 20}),
+		open(t, "digits", session.Options{StepsPerExecution: 20})
 	assert.Equal(t, "train_xla, train_n_xla with up to 20 steps per call", s.Identity()["compiled"])
 	assert.Equal(t, "none", plain.Identity()["compiled"])
-	assert.Equal(t, 16, s.Capabilities().Stackable(20, 32), "what train_n_xla was compiled for")
-	assert.Equal(t, 15, s.Capabilities().Stackable(15, 32))
-	assert.Equal(t, 20, s.Capabilities().Stackable(20, 8), "nothing compiled for batches of 8")
-	assert.Empty(t, s.Capabilities().Uncompiled(32, 20))
-	assert.Empty(t, plain.Capabilities().Uncompiled(32, 20))
-	assert.Contains(t, s.Capabilities().Uncompiled(32, 12), "executions of 12 steps run through train_n, since train_n_xla is for executions of 16 on batches of 32")
-	assert.Contains(t, s.Capabilities().Uncompiled(8, 20), "executions of 20 steps run through train_n, since train_n_xla is for executions of 16 on batches of 32; no step is compiled")
+	assert.Equal(t, 16, s.Stackable(20, 32), "what train_n_xla was compiled for")
+	assert.Equal(t, 15, s.Stackable(15, 32))
+	assert.Equal(t, 20, s.Stackable(20, 8), "nothing compiled for batches of 8")
 	full, small := batches(t, digits(t), 32, 19), batches(t, digits(t), 8, 3)
 	for _, bs := range [][]data.Batch{full[:16], full[16:19], small} {
-		assert.InDeltaSlice(t, fused(t, plain, bs, 0), fused(t, s, bs, 0), 1e-4)
+		assert.InDeltaSlice(t, stackedRun(t, plain, bs, 0), stackedRun(t, s, bs, 0), 1e-4)
 		assert.InDeltaSlice(t, single(t, plain, bs[:2], 0), single(t, s, bs[:2], 0), 1e-4)
 	}
 
 	for name, model := range map[string]*savedmodels.Model{
-		"notes of another size":               noted(t, "digits", map[string]any{"compiled": map[string]any{"train_xla": map[string]int{"batch": 64}}}),
-		"notes of another number":             noted(t, "digits", map[string]any{"compiled": map[string]any{"train_n_xla": map[string]int{"steps": 4}}}),
 		"a model without compiled signatures": reporter(t, "", false, nil),
 		"a model with train_n only":           stacked(t, nil),
 	} {
@@ -439,8 +447,10 @@ func TestCompiled(t *testing.T) {
 	assert.NoError(t, plan.Check(32, false, true))
 	err = plan.Check(16, false, false)
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
-	assert.ErrorContains(t, err, "train_xla for batches of 32, train_n_xla for batches of 32, but the batches have 16 samples")
-	digits.Signatures = slices.DeleteFunc(digits.Signatures, func(s savedmodels.Signature) bool { return s.Name == "set_learning_rate" })
+	assert.ErrorContains(t, err, "train_xla for batches of 32, train_n_xla for batches of 32, but the batches have 16 "+
+		"samples")
+	digits.Signatures = slices.DeleteFunc(digits.Signatures,
+		func(s savedmodels.Signature) bool { return s.Name == "set_learning_rate" })
 	fixed := openModel(t, digits, session.Options{})
 	assert.ErrorIs(t, fixed.SetLearningRate(0.1), savedmodels.ErrNoSignature)
 }

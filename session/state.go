@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"steadyfit/internal/bundle"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/graphdef"
-	"steadyfit/internal/mark"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -20,9 +21,6 @@ import (
 // that its signatures change. The model's own files have the frozen ones. A file of Save has the
 // hash of the frozen variables (savedmodels.Model.Base) in the name of a tensor, where it can be
 // read without the values.
-//
-// The variables of a session are those of its model until Restore reads a complete checkpoint
-// with other frozen variables. Save and Snapshot then hold everything.
 
 // baseMark begins the name of the tensor that marks files of Save; the hash follows.
 const baseMark = "steadyfit/base/"
@@ -34,10 +32,11 @@ var ErrMismatch = errors.New("it does not fit the model")
 
 // Kinds of ErrMismatch.
 var (
-	errBase      = mark.As(errors.New("it belongs to another base model"), ErrMismatch)
-	errSnapshot  = mark.As(errors.New("the snapshot cannot be used"), ErrMismatch)
-	errVariables = mark.As(errors.New("the checkpoint has other variables than the model"), ErrMismatch)
-	errAdapter   = mark.As(errors.New("the adapter has other weights than the model"), ErrMismatch)
+	errBase        = contract.Mark(errors.New("it belongs to another base model"), ErrMismatch)
+	errSnapshot    = contract.Mark(errors.New("the snapshot cannot be used"), ErrMismatch)
+	errVariables   = contract.Mark(errors.New("the checkpoint has other variables than the model"), ErrMismatch)
+	errAdapterFile = contract.Mark(errors.New("not a valid adapter"), ErrMismatch)
+	errAdapter     = contract.Mark(errors.New("the adapter has other weights than the model"), ErrMismatch)
 )
 
 func otherBase(have, want string) error {
@@ -47,11 +46,9 @@ func otherBase(have, want string) error {
 		}
 		return base[:min(12, len(base))]
 	}
-	return fmt.Errorf("%w: the hash of its frozen variables is %s, and that of this model is %s; use the model that it was trained on", errBase, hash(have), hash(want))
+	return fmt.Errorf("%w: the hash of its frozen variables is %s, and that of this model is %s; use the model that it "+
+		"was trained on", errBase, hash(have), hash(want))
 }
-
-// partial reports whether Save and Snapshot leave out the frozen variables.
-func (s *Session) partial() bool { return s.model.Base != "" && !s.foreign }
 
 // stateVariables returns the variables of a checkpoint, the frozen ones last, and the number of
 // those that are not frozen.
@@ -77,8 +74,7 @@ type stateOps struct {
 	reads, places []tfbind.Output
 	writes        []string // names of operations
 	// prefix is for the files of the variables that are not frozen.
-	prefix  tfbind.Output
-	adapted bool // Swap has written the weights of an adapter
+	prefix tfbind.Output
 }
 
 // statePrefix is the prefix of the names of the operations that are added to a model's graph.
@@ -147,7 +143,8 @@ func (s *Session) stateOperations() (*stateOps, error) {
 		if err := errors.Join(err, errPlace); err != nil {
 			return nil, err
 		}
-		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place), append(o.writes, statePrefix+"/write"+id)
+		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place),
+			append(o.writes, statePrefix+"/write"+id)
 	}
 	if s.model.Base != "" {
 		if o.prefix, err = graph.Output(statePrefix + "/prefix"); err != nil {
@@ -166,12 +163,9 @@ func (s *Session) restorePart(ctx context.Context, prefix string) error {
 	if err != nil {
 		return err
 	}
-	name, err := tfbind.NewTensor([]string{prefix})
-	if err != nil {
-		return err
-	}
-	defer name.Close()
-	return s.runState(ctx, tfbind.Feeds{o.prefix: name}, statePrefix+"/restore")
+	return withFiles(prefix, func(name *tfbind.Tensor) error {
+		return s.runState(ctx, tfbind.Feeds{o.prefix: name}, statePrefix+"/restore")
+	})
 }
 
 // runState runs operations of stateOps in the calling thread if possible: they do little work, and on a
@@ -200,44 +194,42 @@ func baseIn(tensors map[string]bundle.Tensor) (base string, ok bool) {
 	return "", false
 }
 
-// isWhole inspects the files of a checkpoint. whole reports whether Restore also sets the frozen
-// variables, and foreign whether it then gives them other values than the model's own. If the files
-// do not fit the model, the error is ErrMismatch.
-func (s *Session) isWhole(prefix string) (whole, foreign bool, err error) {
-	own := s.model.Base
-	tensors, err := bundle.Read(prefix)
-	base, part := baseIn(tensors)
-	switch {
-	case part && base != own:
-		return false, false, otherBase(base, own)
-	case own == "":
-		return true, false, nil
-	case part:
-		return false, false, checkVariables(s.model, tensors)
-	case errors.Is(err, fs.ErrNotExist) && !remote(prefix):
-		return true, s.foreign, nil // TensorFlow reports the missing files
+// CheckVariables returns nil if the files of Save, perhaps of another model, have exactly the variables
+// of the session's model, with their names, types and shapes, and belong to a model with the same frozen
+// variables. Otherwise the error is ErrMismatch with the first differences. TensorFlow may restore a
+// variable of another shape without an error. The names are those of objects, which stay the same when a
+// model is exported again.
+func (s *Session) CheckVariables(prefix string) error {
+	if s.model.Saver == nil {
+		return errNoSaver(s.model)
+	}
+	have, err := bundle.Read(prefix)
+	if err != nil {
+		return err
+	}
+	want, err := bundle.Read(ownWeights(s.model))
+	if err != nil {
+		return fmt.Errorf("the weights of the model: %w", err)
 	}
 	var frozen []string
 	vars, changing := stateVariables(s.model)
 	for _, v := range vars[changing:] {
 		frozen = append(frozen, v.Key)
 	}
-	// Files that cannot be read here, such as those of a remote file system, are left to
-	// TensorFlow.
-	same := err == nil && bundle.Sum(tensors, frozen) == own
-	return !same || s.foreign, !same, nil
-}
-
-// restoreBase sets all variables from the model's files if the frozen ones have other values.
-func (s *Session) restoreBase(ctx context.Context) error {
-	if !s.foreign {
-		return nil
+	base, part := baseIn(have)
+	if part {
+		delete(have, baseMark+base)
+		maps.DeleteFunc(want, func(key string, _ bundle.Tensor) bool { return slices.Contains(frozen, key) })
+	} else if s.model.Base != "" {
+		base = bundle.Sum(have, frozen)
 	}
-	err := s.restoreAll(ctx, ownWeights(s.model))
-	if err == nil {
-		s.foreign = false
+	if base != s.model.Base {
+		return otherBase(base, s.model.Base)
 	}
-	return err
+	if found := bundle.Differences(want, have); found != "" {
+		return fmt.Errorf("%w: %s", errVariables, found)
+	}
+	return nil
 }
 
 // ownWeights returns the prefix of the files of the model's own weights.

@@ -48,7 +48,8 @@ func (s *Session) Prepare(signature string) (*Step, error) {
 var callerRuns = protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), math.MaxUint64)
 
 // prepare makes a Step. The feeds in more come after the inputs of the signature.
-func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor, more []tfbind.Output, options ...tfbind.RunOptions) (*Step, error) {
+func (s *Session) prepare(tf *tfbind.Session, sig *savedmodels.Signature, fetch []savedmodels.Tensor,
+	more []tfbind.Output, options ...tfbind.RunOptions) (*Step, error) {
 	step := &Step{binding: newBinding(s.model, sig), session: s, outputs: fetch, seeds: make([]int64, 2)}
 	var feeds, fetches []tfbind.Output
 	for _, side := range []struct {
@@ -95,13 +96,6 @@ func (st *Step) Run(ctx context.Context) error {
 	}
 	if err == nil {
 		return nil
-	}
-	if traces == nil && st.session.opts.ListAllocations && errors.Is(err, ErrOutOfMemory) {
-		// A second run does no harm, since the variables may be partly updated already. If the
-		// second run succeeds, the error of the first one is returned.
-		if _, again := st.tf.Trace(ctx); errors.Is(again, ErrOutOfMemory) {
-			err = again
-		}
 	}
 	return fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 }
@@ -150,13 +144,19 @@ func (st *Step) Array(name string) (a data.Array, err error) {
 		return a, err
 	}
 	defer t.Close()
-	if a.Values, err = t.Slice(nil); err != nil {
+	if a, err = arrayOf(t, nil); err != nil {
 		return a, fmt.Errorf("output %s: %w", name, err)
 	}
+	return a, nil
+}
+
+// arrayOf copies a tensor into Go memory: into that of buffer, if it fits.
+func arrayOf(t *tfbind.Tensor, buffer any) (a data.Array, err error) {
 	for _, d := range t.Shape() {
 		a.Shape = append(a.Shape, int(d))
 	}
-	return a, nil
+	a.Values, err = t.Slice(buffer)
+	return a, err
 }
 
 func (st *Step) output(name string) (int, error) {
@@ -239,7 +239,8 @@ func (r *runner) checkLen(out []float64, want []string) error {
 	if len(out) == len(want) {
 		return nil
 	}
-	return fmt.Errorf("signature %s: the slice has length %d, expected %d for the results %v", r.Signature.Name, len(out), len(r.names), r.names)
+	return fmt.Errorf("signature %s: the slice has length %d, expected %d for the results %v", r.Signature.Name, len(out),
+		len(r.names), r.names)
 }
 
 // find returns the index of each name in the runner's metrics; -1 for a missing name.

@@ -40,7 +40,8 @@ func savesChild(dir string) error {
 	if err != nil {
 		return err
 	}
-	s, err := compileAndOpen(ctx, model, Options{Device: gpuopts.Options{InterThreads: savingThreads, PerSessionThreads: true}})
+	s, err := compileAndOpen(ctx, model, Options{Device: gpuopts.Options{InterThreads: savingThreads,
+		PerSessionThreads: true}})
 	if err != nil {
 		return err
 	}

@@ -19,8 +19,6 @@ import (
 type Versions struct {
 	// Dir is the folder of the versions.
 	Dir string
-	// Keep is the number of newest versions to keep; 0 keeps all.
-	Keep int
 	// Training identifies a training that a restarted process continues. If Dir has a version of
 	// the same training, SaveVersion returns it instead of writing another one. If Training is
 	// empty, SaveVersion always writes one.
@@ -35,13 +33,12 @@ const versionPrefix = ".version-"
 // SaveVersion writes the files to a hidden folder, syncs them, and renames it. Several processes may
 // write to the same Dir.
 //
-// SaveVersion removes versions below the newest Keep that it has written itself and to which no file
-// was added. It never removes the model of the session. It also removes what killed processes
-// left, on a file system with locks.
+// SaveVersion removes no version. It removes what killed processes left, on a file system with locks.
 //
 // Each complete function is called with the folder of the files before it is published. After
 // an error, path is empty unless the version was published.
-func (s *Session) SaveVersion(ctx context.Context, v Versions, complete ...func(dir string) error) (path string, err error) {
+func (s *Session) SaveVersion(ctx context.Context, v Versions, complete ...func(dir string) error) (path string,
+	err error) {
 	if err := v.replaceable(s.model.Dir); err != nil {
 		return "", err
 	}
@@ -49,7 +46,8 @@ func (s *Session) SaveVersion(ctx context.Context, v Versions, complete ...func(
 	return path, s.modelError(v.Dir, err)
 }
 
-func (s *Session) writeVersion(ctx context.Context, v Versions, complete []func(string) error) (path string, err error) {
+func (s *Session) writeVersion(ctx context.Context, v Versions, complete []func(string) error) (path string,
+	err error) {
 	if err := os.MkdirAll(v.Dir, 0o777); err != nil {
 		return "", err
 	}
@@ -68,9 +66,7 @@ func (s *Session) writeVersion(ctx context.Context, v Versions, complete []func(
 	if err != nil {
 		return "", err
 	}
-	// prune runs even if no version was written, since a process that was killed after it published
-	// the version has not removed old ones.
-	return path, errors.Join(files.SyncPath(v.Dir), v.prune(temp, s.model.Dir))
+	return path, files.SyncPath(v.Dir)
 }
 
 // written returns the path of the version that the training v.Training has written; empty if there
@@ -81,20 +77,12 @@ func (v Versions) written() (string, error) {
 	}
 	found, err := savedmodels.Versions(v.Dir)
 	for _, version := range found {
-		if m := own(version); m != nil && m.Training == v.Training {
+		// The number distinguishes a version from its copies.
+		if m, err := manifest.Read(version.Path); err == nil && m.Version == version.Number && m.Training == v.Training {
 			return version.Path, nil
 		}
 	}
 	return "", err
-}
-
-// own returns the manifest of a version that SaveVersion wrote; nil for another folder.
-func own(v savedmodels.Version) *manifest.Manifest {
-	m, err := manifest.Read(v.Path)
-	if err != nil || m.Version != v.Number || filepath.Base(v.Path) != strconv.FormatInt(v.Number, 10) {
-		return nil
-	}
-	return m
 }
 
 // publish renames a complete folder to the next number. The rename fails if another process has
@@ -128,30 +116,6 @@ func (v Versions) publish(sums *manifest.Manifest, whole string) (string, error)
 			return path, err
 		}
 	}
-}
-
-// prune removes old versions. It moves each into the folder temp first, so readers never see a part
-// of a version.
-func (v Versions) prune(temp, model string) error {
-	if v.Keep == 0 {
-		return nil
-	}
-	found, err := savedmodels.Versions(v.Dir)
-	if err != nil {
-		return err
-	}
-	for _, version := range found[:max(0, len(found)-v.Keep)] {
-		m := own(version)
-		if m == nil || !m.Names(version.Path) || files.Same(version.Path, model) {
-			continue
-		}
-		// Another process may have removed this version.
-		err := os.Rename(version.Path, filepath.Join(temp, filepath.Base(version.Path)))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("removing an old version: %w", err)
-		}
-	}
-	return nil
 }
 
 // replaceable rejects a Dir that is a SavedModel or inside the folder of the session's model.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"steadyfit/cluster"
-	"steadyfit/internal/mark"
+	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/supervise"
 	"steadyfit/tfbind"
@@ -23,7 +23,7 @@ import (
 // the last checkpoint in new processes, because TensorFlow runs no collective operation in a process
 // after one was aborted.
 func lostRank(name string, reason error) error {
-	return mark.As(fmt.Errorf("%s was lost: %w", name, reason), supervise.ErrPeer)
+	return contract.Mark(fmt.Errorf("%s was lost: %w", name, reason), supervise.ErrPeer)
 }
 
 const (
@@ -31,14 +31,11 @@ const (
 	defaultTimeout = time.Minute
 )
 
-// watch notices that another rank ends, hangs or cannot be reached. TensorFlow itself notices
-// neither a stopped process nor a broken network during an exchange, and its timeout for
-// exchanges starts a thread for each run.
+// watch notices that another rank ends or cannot be reached. TensorFlow itself does not notice a
+// broken network during an exchange, and its timeout for exchanges starts a thread for each run.
 //
 // A watch holds an idle connection to the server of each other rank. The connection ends when the
-// process of that rank ends. Since a stopped process keeps its connections open, each rank also
-// regularly opens a new connection to the next rank, to see that its server still answers. A rank
-// that loses another one ends its own process, so it is enough that one neighbor asks each rank.
+// process of that rank ends, or when its machine does not answer.
 type watch struct {
 	cluster *cluster.Cluster
 	timeout time.Duration
@@ -78,24 +75,17 @@ func startWatch(ctx context.Context, c *cluster.Cluster) (*watch, error) {
 			}
 			for rank := range c.Workers {
 				if missing[rank] {
-					return nil, mark.As(option.Errorf("%s did not start within %v; start all ranks, or raise {Cluster.Start}", w.name(rank), cmp.Or(c.Start, defaultStart)), supervise.ErrRetry)
+					return nil, contract.Mark(option.Errorf("%s did not start within %v; start all ranks, or raise {Cluster.Start}",
+						w.name(rank), cmp.Or(c.Start, defaultStart)), supervise.ErrRetry)
 				}
 			}
 		}
-	}
-	if next := (c.Rank + 1) % len(c.Workers); next != c.Rank {
-		w.running.Go(func() { w.ask(next) })
 	}
 	return w, nil
 }
 
 func (w *watch) name(rank int) string {
 	return fmt.Sprintf("rank %d (%s)", rank, w.cluster.Workers[rank])
-}
-
-// lose ends the context because a rank was lost.
-func (w *watch) lose(rank int, reason error) {
-	w.cancel(lostRank(w.name(rank), reason))
 }
 
 func (w *watch) close() {
@@ -110,7 +100,7 @@ func (w *watch) close() {
 // the channel answers.
 func (w *watch) follow(rank int, answers chan<- int) {
 	for first := true; w.ctx.Err() == nil; {
-		conn, err := w.connect(rank, w.timeout)
+		conn, err := w.connect(rank)
 		if err == nil {
 			if first {
 				first = false
@@ -121,8 +111,8 @@ func (w *watch) follow(rank int, answers chan<- int) {
 			}
 			err = w.idle(conn)
 		}
-		if w.joined.Load() && w.ctx.Err() == nil {
-			w.lose(rank, err)
+		if w.joined.Load() {
+			w.cancel(lostRank(w.name(rank), err)) // does nothing after close
 		}
 		select { // try again soon
 		case <-w.ctx.Done():
@@ -133,8 +123,8 @@ func (w *watch) follow(rank int, answers chan<- int) {
 
 // connect opens a connection and waits until the server answers. All servers of TensorFlow
 // speak HTTP/2, in which the server begins with its settings.
-func (w *watch) connect(rank int, timeout time.Duration) (*connection, error) {
-	dialer := net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{
+func (w *watch) connect(rank int) (*connection, error) {
+	dialer := net.Dialer{Timeout: w.timeout, KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: w.timeout / 4, Interval: w.timeout / 4, Count: 3,
 	}}
 	conn, err := dialer.DialContext(w.ctx, "tcp", w.cluster.Workers[rank])
@@ -143,7 +133,7 @@ func (w *watch) connect(rank int, timeout time.Duration) (*connection, error) {
 	}
 	c := &connection{Conn: conn, frames: http2.NewFramer(conn, conn)}
 	c.stop = context.AfterFunc(w.ctx, func() { conn.Close() })
-	err = conn.SetDeadline(time.Now().Add(timeout))
+	err = conn.SetDeadline(time.Now().Add(w.timeout))
 	if err == nil {
 		_, err = io.WriteString(conn, http2.ClientPreface)
 	}
@@ -200,25 +190,6 @@ func (w *watch) idle(c *connection) error {
 	for {
 		if err := c.answer(); err != nil {
 			return fmt.Errorf("the connection ended: %w", err)
-		}
-	}
-}
-
-// ask connects to a rank regularly, so that a rank that hangs is noticed within the timeout.
-func (w *watch) ask(rank int) {
-	every := time.NewTicker(max(w.timeout/4, time.Millisecond))
-	defer every.Stop()
-	for {
-		select {
-		case <-w.ctx.Done():
-			return
-		case <-every.C:
-		}
-		c, err := w.connect(rank, w.timeout*3/4)
-		if err == nil {
-			c.close()
-		} else if w.joined.Load() && w.ctx.Err() == nil {
-			w.lose(rank, err)
 		}
 	}
 }

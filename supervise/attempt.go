@@ -38,7 +38,8 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	began := time.Now()
 	a := &attempt{crash: Crash{Attempt: p.next.Attempt, ExitCode: -1}}
 	stderr := &relay{w: p.Stderr, out: p.out, ended: make(chan struct{})}
-	command := child.Command{Args: p.args, Env: p.env, Variable: child.SupervisedEnv, Spec: p.next, Stdout: os.Stdout, Log: stderr}
+	command := child.Command{Args: p.args, Env: p.Env, Variable: child.SupervisedEnv, Spec: p.next, Stdout: os.Stdout,
+		Log: stderr}
 	if p.terminal != nil {
 		command.Files = []*os.File{p.terminal}
 	}

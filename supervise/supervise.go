@@ -1,18 +1,22 @@
-// Package supervise runs a training in a child process, and restarts it from its last
-// checkpoint after a crash, a kill or a hang.
+// Package supervise runs a task, such as a training, in a child process. It restarts the child after a
+// crash, a kill or a hang.
 //
 //	func main() {
-//		if err := supervise.Run(ctx, supervise.Options{Deadline: time.Minute}, train); err != nil {
+//		supervise.Init(map[string]supervise.Task{"train": train})
+//		err := supervise.Run(ctx, supervise.Options{Deadline: time.Minute}, "train", job)
+//		if err != nil {
 //			log.Print(err)
 //			os.Exit(supervise.ExitCode(err))
 //		}
 //	}
 //
-// The first process that calls [Run] becomes the parent, and starts the same program with the same
-// arguments as its child. In the child, Run calls train with a [Worker], and the process ends when
-// train has returned. Train calls Worker.Alive after every step, and resumes from its checkpoints if
-// Status.Step is above 0. Train can request a new process with Worker.Restart. The package does not
-// load TensorFlow.
+// A child process runs the same program with the same arguments. [Init] is the first call of main: in a
+// child it runs the task and ends the process, so nothing of main runs twice. In the program itself, Init
+// only makes the tasks known. [Run] starts the child, and passes a specification to its task as JSON.
+//
+// The task calls Worker.Alive after every step, and resumes from its checkpoints if Status.Step is above 0.
+// It can request a new process with Worker.Restart. The package does not load TensorFlow. Package train
+// runs its trainings with this package, so a program that only calls train.Run needs train.Init instead.
 package supervise
 
 import (
@@ -27,6 +31,8 @@ import (
 	"os/signal"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,14 +42,14 @@ import (
 )
 
 var (
-	// ErrRestart is wrapped by the error of Worker.Restart. The function train returns it after it
-	// has saved its state.
+	// ErrRestart is wrapped by the error of Worker.Restart. A task returns it after it has saved its
+	// state.
 	ErrRestart = errors.New("another process continues")
-	// ErrRetry marks an error of train that may not occur in a new process. It counts as a crash.
+	// ErrRetry marks an error of a task that may not occur in a new process. It counts as a crash.
 	ErrRetry = errors.New("a new process may get further")
-	// ErrPeer marks an ErrRetry whose cause is another process of the training; see Options.Peers.
+	// ErrPeer marks an ErrRetry whose cause is another process of the training.
 	ErrPeer = fmt.Errorf("another process of the training ended: %w", ErrRetry)
-	// errOrphaned cancels train's context when the parent has ended.
+	// errOrphaned cancels the context of a task when the parent has ended.
 	errOrphaned = errors.New("the supervising process has ended")
 )
 
@@ -58,10 +64,6 @@ type Options struct {
 	// and a negative number means none. An attempt makes progress if its first step is later than
 	// the first steps of all earlier attempts.
 	Restarts int
-	// Peers is the number of other processes that the training can continue without. If it is not 0,
-	// an ErrPeer does not count as a crash of this process, so Restarts limits only its own crashes.
-	// The limit for all crashes together is Restarts times the number of processes.
-	Peers int
 	// KillOrphan kills the child at once if the parent has ended, so that its peers notice it and
 	// continue.
 	KillOrphan bool
@@ -69,13 +71,15 @@ type Options struct {
 	// crash without progress up to 1 min.
 	Backoff time.Duration
 	// Grace is the time for the child to end after a signal. It must cover a step and a checkpoint.
-	// 0 means Deadline, but at least 1 min.
+	// 0 means Deadline, but at least 5 min.
 	Grace time.Duration
-	// Outcome returns the exit code and the text of an error of train, for Error.Code and Error.Text.
-	// nil means the function ExitCode, and the text of the error.
-	Outcome func(err error) (code int, text string) `json:"-"`
-	// Result is a pointer to a result of train, or nil. Its value in the child at the end of train
-	// becomes its value in the parent, through JSON. A result without a JSON form is an error.
+	// KeepRunning lets the child run on when Ctrl-Z stops this process. A program with several children
+	// sets it.
+	KeepRunning bool
+	// Env are environment variables of the child, as in "NAME=value", in addition to those of this
+	// process.
+	Env []string
+	// Result is a pointer to which the result of the task is decoded from JSON, or nil.
 	Result any `json:"-"`
 	// Log receives messages about crashes and restarts; nil discards them.
 	Log *slog.Logger
@@ -86,7 +90,7 @@ type Options struct {
 	// Only tests set the fields below: the deadline before the first step, the program, and the
 	// functions of package time.
 	startDeadline time.Duration
-	args, env     []string
+	args          []string
 	after         func(time.Duration) <-chan time.Time
 	tick          func(time.Duration) (<-chan time.Time, func())
 }
@@ -107,7 +111,7 @@ type Crash struct {
 	// control group. Hang means that Run killed the process because it hung.
 	OOMKilled bool `json:"oom_killed,omitempty"`
 	Hang      bool `json:"hang,omitempty"`
-	// Peer means that train returned ErrPeer.
+	// Peer means that the task returned ErrPeer.
 	Peer bool `json:"peer,omitempty"`
 	// OutOfMemory means OOMKilled, or a crash that followed a failed allocation.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
@@ -117,15 +121,20 @@ type Crash struct {
 	Log []string `json:"log,omitempty"`
 }
 
-// Error reports a training that failed.
+// Error reports a task that failed. A task may also return an Error, to choose the exit code and the text.
 type Error struct {
-	// Code is the exit code for main, at least 1. Code and Text are from Options.Outcome.
+	// Code is the exit code for main, at least 1, and Text the text of the error.
 	Code int
 	Text string
-	// Crashes has the crashes since the last progress if there were too many. It is empty if train
+	// Crashes has the crashes since the last progress if there were too many. It is empty if the task
 	// returned an error.
 	Crashes []Crash
+	// Err is the cause; nil in the parent.
+	Err error `json:"-"`
 }
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
 
 func (e *Error) Error() string {
 	if len(e.Crashes) == 0 {
@@ -137,7 +146,8 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, "\n  attempt %d, step %d, after %v: %s", c.Attempt, c.Step, c.Lasted.Round(time.Millisecond), c.Cause)
 	}
 	if e.OutOfMemory() {
-		b.WriteString("\nthe training needs more memory than is available; use a smaller batch, a memory budget, or a machine with more memory")
+		b.WriteString("\nthe training needs more memory than is available; use a smaller batch, a memory budget, or a " +
+			"machine with more memory")
 	}
 	return b.String()
 }
@@ -153,7 +163,7 @@ func (e *Error) OutOfMemory() bool {
 	return 2*n > len(e.Crashes)
 }
 
-// ExitCode returns the exit code for an error of Run or train: 0 for nil and ErrRestart, Error.Code, 130
+// ExitCode returns the exit code for an error of Run or of a task: 0 for nil and ErrRestart, Error.Code, 130
 // for context.Canceled, and otherwise 1.
 func ExitCode(err error) int {
 	var e *Error
@@ -168,50 +178,98 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// Run runs train in a child process, and restarts the child after a crash: SIGKILL, the kernel's OOM
-// killer, an abort in TensorFlow, or a hang. Main calls Run once. Code before that call runs in both
-// processes and must not load TensorFlow. The parent uses about 20 MiB. The child's standard input is
-// empty. The child shares the parent's standard output.
+// Task is what a child process does. spec is the specification that Run was called with, as JSON. The
+// result becomes Options.Result; nil means none.
+type Task func(ctx context.Context, w *Worker, spec []byte) (result any, err error)
+
+// inChild is true in a child process. tasks are the tasks of all calls of Init.
+var (
+	inChild atomic.Bool
+	known   sync.Map // from the name of a task to the Task
+)
+
+// Init makes tasks known to Run. It is the first call of main, since main runs from its beginning in a
+// child process. In a child whose task is among the tasks, Init runs the task and ends the process without
+// returning; deferred functions of main do not run. Otherwise it returns at once. A program may call Init
+// several times, with different tasks.
+func Init(tasks map[string]Task) {
+	for name, task := range tasks {
+		known.Store(name, task)
+	}
+	if os.Getenv(child.SupervisedEnv) == "" {
+		return
+	}
+	var named struct{ Task string }
+	w := &Worker{}
+	err := json.Unmarshal([]byte(os.Getenv(child.SupervisedEnv)), &named)
+	task, mine := tasks[named.Task]
+	if err == nil && !mine {
+		return // another call of Init has the task
+	}
+	code := 1
+	if w.parent, err = child.Connect(child.SupervisedEnv, &w.spec); err == nil {
+		code, err = work(w, task)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "supervise:", err)
+	}
+	os.Exit(code) //nolint:revive // The process exists to run the task.
+}
+
+// Known reports whether Init was called with a task of this name.
+func Known(task string) bool {
+	_, ok := known.Load(task)
+	return ok
+}
+
+// Run runs a task of Init in a child process, and restarts the child after a crash: SIGKILL, the kernel's
+// OOM killer, an abort in TensorFlow, or a hang. A child has crashed if it ends before the task has
+// returned. spec is passed to the task as JSON. The child's standard input is empty. The child shares the
+// standard output of this process. A process that runs no TensorFlow itself uses about 20 MiB.
 //
-// In the child, Run does not return: when train has returned, it ends the process without running the
-// deferred functions of main. In the parent, Run returns
-//   - nil: train returned nil.
-//   - *Error: train returned an error, which is retried only if it wraps ErrRetry; or the child crashed
+// Run returns
+//   - nil: the task returned nil.
+//   - *Error: the task returned an error, which is retried only if it wraps ErrRetry; or the child crashed
 //     too often.
 //   - context.Canceled: the child was asked to end and crashed.
-//   - another error: the child could not be started, or as a child, the process could not reach its
-//     parent.
-//
-// A child has crashed if it ends before train has returned.
+//   - another error: the child could not be started.
 //
 // Once Run was called, writing to a pipe without a reader returns an error instead of ending the
 // process (SIGPIPE).
 //
-// SIGINT, SIGTERM, SIGHUP and the end of ctx are passed to the child once and cancel train's context. A
-// second SIGINT kills the child. Ctrl-Z stops both processes. When the child has ended, Run kills the
-// remaining processes of its process group.
+// SIGINT, SIGTERM, SIGHUP and the end of ctx are passed to the child once and cancel the context of the
+// task. A second SIGINT kills the child. Ctrl-Z stops both processes. When the child has ended, Run kills
+// the remaining processes of its process group.
 //
-// If the parent is killed, train's context is cancelled, and the child is killed after Grace, or at
-// once with KillOrphan. Wait for its end before resuming by hand, since two processes must not write
+// If this process is killed, the context of the task is cancelled, and the child is killed after Grace, or
+// at once with KillOrphan. Wait for its end before resuming by hand, since two processes must not write
 // the same checkpoints. If the kernel kills control groups as a whole (memory.oom.group), it also
 // kills the parent.
-func Run(ctx context.Context, o Options, train func(ctx context.Context, w *Worker) error) error {
+func Run(ctx context.Context, o Options, task string, spec any) error {
 	switch {
 	case ctx == nil:
 		return errors.New("supervise: the context is nil; pass a context such as context.Background()")
 	case os.Getenv(child.SupervisedEnv) != "":
-		if o.Outcome == nil {
-			o.Outcome = func(err error) (int, string) { return ExitCode(err), err.Error() }
-		}
-		return work(ctx, o, train)
-	case child.Supervised.Load():
-		return errors.New("supervise: supervise.Run was called in the supervised process; call it once, in main")
+		return errors.New("supervise: this child process has not run its task; call supervise.Init at the start of main")
+	case inChild.Load():
+		return errors.New("supervise: supervise.Run was called in a child process of supervise.Run")
+	case !Known(task):
+		return fmt.Errorf("supervise: no task %q is known; call supervise.Init with it at the start of main", task)
 	case runtime.GOOS != "linux":
 		return errors.New("supervise: needs Linux")
 	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("supervise: the specification of the task: %w", err)
+	}
 	survivePipes()
 	p := newParent(o)
-	signal.Notify(p.signals, append(endSignals(), stopSignals...)...)
+	p.next.Task, p.next.Spec = task, text
+	signals := endSignals()
+	if !o.KeepRunning {
+		signals = append(signals, stopSignals...)
+	}
+	signal.Notify(p.signals, signals...)
 	defer signal.Stop(p.signals)
 	return p.run(ctx)
 }
@@ -254,7 +312,7 @@ func newParent(o Options) *parent {
 	p.startDeadline = cmp.Or(p.startDeadline, 10*p.Deadline)
 	p.Restarts = max(0, cmp.Or(p.Restarts, 5))
 	p.Backoff = cmp.Or(p.Backoff, time.Second)
-	p.Grace = cmp.Or(p.Grace, max(p.Deadline, time.Minute))
+	p.Grace = cmp.Or(p.Grace, max(p.Deadline, 5*time.Minute))
 	p.Log = cmp.Or(p.Log, slog.New(slog.DiscardHandler))
 	p.Stderr = cmp.Or[io.Writer](p.Stderr, os.Stderr)
 	if file, ok := p.Stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
@@ -333,14 +391,15 @@ func (p *parent) attempts(ctx context.Context) error {
 		}
 		var wait time.Duration
 		if planned && a.progress {
-			p.log(slog.LevelInfo, "the training continues in another process", "attempt", a.crash.Attempt, "step", a.crash.Step, "reason", a.end.Text)
+			p.log(slog.LevelInfo, "the training continues in another process", "attempt", a.crash.Attempt, "step", a.crash.Step,
+				"reason", a.end.Text)
 		} else {
 			p.crashes = append(p.crashes, a.crash)
 			if a.crash.OutOfMemory {
 				p.next.MemoryCrashes++
 				p.memoryStep = max(p.memoryStep, a.crash.Step)
 			}
-			if p.tooMany() {
+			if len(p.crashes) > p.Restarts { // without progress
 				return &Error{Code: a.code(), Text: a.crash.Cause, Crashes: p.crashes}
 			}
 			wait = min(p.Backoff<<min(len(p.crashes)-1, 30), max(p.Backoff, time.Minute))
@@ -351,17 +410,6 @@ func (p *parent) attempts(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// tooMany reports whether there were too many crashes without progress.
-func (p *parent) tooMany() bool {
-	own := 0
-	for _, c := range p.crashes {
-		if !c.Peer {
-			own++
-		}
-	}
-	return own > p.Restarts || (len(p.crashes)-1)/(1+max(0, p.Peers)) >= p.Restarts
 }
 
 // judge reports whether an attempt was the last one, and the error of Run in that case.

@@ -36,8 +36,8 @@ import (
 	"steadyfit/internal/child"
 )
 
-// The test binary is also the supervised program: with scriptEnv set, main only calls Run and never loads
-// TensorFlow.
+// The test binary is also the program that runs a task: with scriptEnv set, main only calls Init and Run, and
+// never loads TensorFlow.
 const (
 	scriptEnv = "STEADYFIT_TEST_SCRIPT"
 	dirEnv    = "STEADYFIT_TEST_DIR"
@@ -47,14 +47,40 @@ const (
 	killsEnv  = "STEADYFIT_TEST_KILLS"
 )
 
-func init() {
-	if name := os.Getenv(scriptEnv); name != "" {
-		os.Exit(play(scripts[name]))
+func TestMain(m *testing.M) {
+	tasks := map[string]Task{}
+	for name, s := range scripts {
+		tasks[name] = s.task
 	}
+	Init(tasks)
+	if name := os.Getenv(scriptEnv); name != "" {
+		os.Exit(play(name))
+	}
+	os.Exit(m.Run())
 }
 
-func play(s script) int {
-	if group := os.Getenv(groupEnv); group != "" && os.Getenv(child.SupervisedEnv) == "" {
+// task runs a script in a child. The result is the number of the attempt.
+func (s script) task(ctx context.Context, w *Worker, _ []byte) (any, error) {
+	err := s(ctx, w)
+	failed := &Error{Code: failCode, Err: err}
+	switch {
+	case err == nil:
+		return w.Status().Attempt, nil
+	case errors.Is(err, ErrRestart):
+		return nil, err
+	case errors.Is(err, ErrRetry):
+		failed.Code, failed.Text = retryCode, err.Error()
+	case errors.Is(err, context.Canceled):
+		failed.Code, failed.Text = 130, err.Error()
+	default:
+		failed.Text = "text: " + err.Error()
+	}
+	return w.Status().Attempt, failed
+}
+
+// play is the program that runs the task.
+func play(name string) int {
+	if group := os.Getenv(groupEnv); group != "" {
 		if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0o666); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 9
@@ -67,30 +93,13 @@ func play(s script) int {
 			return 9
 		}
 	}
-	result := 0
-	o.Result = &result
 	ctx := context.Background()
 	if os.Getenv(notifyEnv) != "" {
 		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		context.AfterFunc(ctx, stop)
 	}
-	o.Outcome = func(err error) (int, string) {
-		switch {
-		case errors.Is(err, ErrRetry):
-			return retryCode, err.Error()
-		case errors.Is(err, context.Canceled):
-			return 130, err.Error()
-		}
-		return failCode, "text: " + err.Error()
-	}
-	err := Run(ctx, o, func(ctx context.Context, w *Worker) error {
-		result = w.Status().Attempt
-		return s(ctx, w)
-	})
-	if child.Supervised.Load() {
-		say("main continues in the child")
-	}
+	err := Run(ctx, o, name, nil)
 	if err != nil {
 		say("%v", err)
 	}
@@ -138,7 +147,8 @@ func firstCrashes(crash func()) script {
 var scripts = map[string]script{
 	"finishes": func(_ context.Context, w *Worker) error {
 		s := w.Status()
-		say("attempt %d, resumes %v, crashes %d, reason %q, marked %q", s.Attempt, s.Step > 0, s.Crashes, s.Reason, os.Getenv(child.SupervisedEnv))
+		say("attempt %d, resumes %v, crashes %d, reason %q, marked %q", s.Attempt, s.Step > 0, s.Crashes, s.Reason,
+			os.Getenv(child.SupervisedEnv))
 		w.Alive(1)
 		return nil
 	},
@@ -156,7 +166,7 @@ var scripts = map[string]script{
 		return nil
 	},
 	"fails":   func(context.Context, *Worker) error { return errors.New("the data is bad") },
-	"nests":   func(ctx context.Context, _ *Worker) error { return Run(ctx, Options{}, nil) },
+	"nests":   func(ctx context.Context, _ *Worker) error { return Run(ctx, Options{}, "fails", nil) },
 	"killed":  firstCrashes(func() { die(syscall.SIGKILL) }),
 	"faults":  firstCrashes(func() { die(syscall.SIGSEGV) }),
 	"panics":  firstCrashes(func() { var p *int; *p = 1 }),
@@ -194,13 +204,6 @@ var scripts = map[string]script{
 	"samestep":    func(_ context.Context, w *Worker) error { w.Alive(7); die(syscall.SIGKILL); return nil },
 	"alwaysagain": func(_ context.Context, w *Worker) error { return w.Restart("reset") },
 	"alwaysretry": func(context.Context, *Worker) error { return fmt.Errorf("no memory: %w", ErrRetry) },
-	"alwayspeer":  func(context.Context, *Worker) error { return fmt.Errorf("rank 2 was lost: %w", ErrPeer) },
-	"selfandpeer": func(_ context.Context, w *Worker) error {
-		if w.Status().Attempt%3 == 0 {
-			die(syscall.SIGKILL)
-		}
-		return fmt.Errorf("rank 2 was lost: %w", ErrPeer)
-	},
 	"progresses": func(_ context.Context, w *Worker) error {
 		w.Alive(int64(w.Status().Attempt))
 		if w.Status().Attempt < 6 {
@@ -294,7 +297,8 @@ var scripts = map[string]script{
 	"sums": sums,
 	"draws": func(_ context.Context, w *Worker) error {
 		file, ok := w.Terminal(os.Stderr).(*os.File)
-		fmt.Fprintf(w.Terminal(os.Stderr), "terminal %v %v %v\n", ok && term.IsTerminal(int(file.Fd())), file != os.Stderr, term.IsTerminal(2))
+		fmt.Fprintf(w.Terminal(os.Stderr), "terminal %v %v %v\n", ok && term.IsTerminal(int(file.Fd())), file != os.Stderr,
+			term.IsTerminal(2))
 		return nil
 	},
 }
@@ -369,6 +373,8 @@ func (s *sink) await(t *testing.T, word string) {
 // trial supervises a script in this process, with a fake clock.
 type trial struct {
 	Options
+	task   string
+	dir    string
 	ctx    context.Context
 	sink   *sink
 	log    *sink
@@ -378,10 +384,11 @@ type trial struct {
 
 func newTrial(t *testing.T, name string) *trial {
 	t.Helper()
-	tr := &trial{ctx: t.Context(), sink: newSink(), log: newSink()}
+	tr := &trial{task: name, dir: t.TempDir(), ctx: t.Context(), sink: newSink(), log: newSink()}
 	tr.Options = Options{
-		args: os.Args[:1], env: []string{scriptEnv + "=" + name, dirEnv + "=" + t.TempDir()},
-		Stderr: tr.sink, Log: slog.New(slog.NewTextHandler(tr.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Grace: time.Hour,
+		args: os.Args[:1], Env: []string{dirEnv + "=" + tr.dir},
+		Stderr: tr.sink, Log: slog.New(slog.NewTextHandler(tr.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Grace: time.Hour,
 		after: func(d time.Duration) <-chan time.Time {
 			switch d {
 			case time.Hour:
@@ -401,11 +408,7 @@ func newTrial(t *testing.T, name string) *trial {
 	return tr
 }
 
-func (tr *trial) run() error {
-	return Run(tr.ctx, tr.Options, func(context.Context, *Worker) error {
-		return errors.New("train ran in the parent")
-	})
-}
+func (tr *trial) run() error { return Run(tr.ctx, tr.Options, tr.task, nil) }
 
 func TestSuperviseFinishes(t *testing.T) {
 	tr := newTrial(t, "finishes")
@@ -437,8 +440,8 @@ func TestSuperviseDone(t *testing.T) {
 	}
 }
 
-// lastMessage returns the message that a child sends after train has returned err.
-func lastMessage(t *testing.T, err error, o Options, before func(w *Worker)) message {
+// lastMessage returns the message that a child sends after its task has returned.
+func lastMessage(t *testing.T, result any, err error, before func(w *Worker)) message {
 	var fds [2]int
 	require.NoError(t, syscall.Pipe2(fds[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK))
 	r, w := os.NewFile(uintptr(fds[0]), "parent"), os.NewFile(uintptr(fds[1]), "child")
@@ -448,7 +451,7 @@ func lastMessage(t *testing.T, err error, o Options, before func(w *Worker)) mes
 	go func() {
 		defer w.Close()
 		before(c)
-		_, lost := c.end(err, o)
+		_, lost := c.end(result, err)
 		sent <- lost
 	}()
 	var m message
@@ -463,13 +466,11 @@ func lastMessage(t *testing.T, err error, o Options, before func(w *Worker)) mes
 
 // The training is not repeated for a result that has no JSON form, and its own error is kept.
 func TestSuperviseResultWithoutJSON(t *testing.T) {
-	result := math.NaN()
-	o := Options{Result: &result, Outcome: func(err error) (int, string) { return failCode, err.Error() }}
 	none := func(*Worker) {}
-	m := lastMessage(t, nil, o, none)
+	m := lastMessage(t, math.NaN(), nil, none)
 	assert.Equal(t, endFailed, m.End)
 	assert.Contains(t, m.Text, "NaN")
-	m = lastMessage(t, errors.New("no space is left"), o, none)
+	m = lastMessage(t, math.NaN(), &Error{Code: failCode, Text: "no space is left"}, none)
 	assert.Equal(t, failCode, m.Code)
 	assert.Contains(t, m.Text, "no space is left\n")
 
@@ -483,7 +484,7 @@ func TestSuperviseResultWithoutJSON(t *testing.T) {
 // A message that is longer than the buffer of a pipe is not mixed with signs of life.
 func TestSuperviseLongOutcome(t *testing.T) {
 	text := strings.Repeat("long ", 1<<20)
-	m := lastMessage(t, errors.New(text), Options{Outcome: func(err error) (int, string) { return failCode, err.Error() }}, func(w *Worker) {
+	m := lastMessage(t, nil, errors.New(text), func(w *Worker) {
 		began := make(chan struct{})
 		go func() {
 			for n := 0; t.Context().Err() == nil; n++ {
@@ -501,7 +502,7 @@ func TestSuperviseLongOutcome(t *testing.T) {
 }
 
 func TestSuperviseDoesNotRetryAnOrdinaryError(t *testing.T) {
-	for name, text := range map[string]string{"fails": "the data is bad", "nests": "once, in main"} {
+	for name, text := range map[string]string{"fails": "the data is bad", "nests": "was called in a child process"} {
 		tr := newTrial(t, name)
 		var failed *Error
 		err := tr.run()
@@ -537,7 +538,7 @@ func TestSuperviseRestartsAfterEveryKindOfCrash(t *testing.T) {
 
 func readPID(t *testing.T, tr *trial) int {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(tr.env[1], dirEnv+"="), "pid"))
+	text, err := os.ReadFile(filepath.Join(tr.dir, "pid"))
 	require.NoError(t, err)
 	pid, err := strconv.Atoi(string(text))
 	require.NoError(t, err)
@@ -627,7 +628,7 @@ func TestSuperviseRestartsBehindAStuckTerminal(t *testing.T) {
 	tr.Stderr, tr.Log = w, slog.New(slog.NewTextHandler(w, nil))
 	done := make(chan error, 1)
 	go func() { done <- tr.run() }()
-	path := filepath.Join(strings.TrimPrefix(tr.env[1], dirEnv+"="), "again")
+	path := filepath.Join(tr.dir, "again")
 	require.Eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, time.Minute, time.Millisecond)
 	close(w.letGo)
 	require.NoError(t, <-done)
@@ -656,7 +657,8 @@ func TestPassingOnWithoutAReader(t *testing.T) {
 
 func TestSuperviseGraceCoversTheDeadline(t *testing.T) {
 	for _, c := range []struct{ deadline, grace, want time.Duration }{
-		{0, 0, time.Minute}, {time.Second, 0, time.Minute}, {5 * time.Minute, 0, 5 * time.Minute}, {5 * time.Minute, time.Second, time.Second},
+		{0, 0, 5 * time.Minute}, {time.Second, 0, 5 * time.Minute}, {time.Hour, 0, time.Hour},
+		{5 * time.Minute, time.Second, time.Second},
 	} {
 		p := newParent(Options{Deadline: c.deadline, Grace: c.grace})
 		assert.Equal(t, c.want, p.Grace)
@@ -706,26 +708,6 @@ func TestSuperviseGivesUpWithoutProgress(t *testing.T) {
 			assert.Equal(t, 4, strings.Count(err.Error(), want.cause))
 			assert.Contains(t, err.Error(), "attempt 4")
 		})
-	}
-}
-
-// With Peers, a process survives the crashes of other processes up to the limit for all processes
-// together. Its own crashes have the limit Restarts.
-func TestSupervisePeers(t *testing.T) {
-	for _, c := range []struct {
-		name           string
-		peers, crashes int
-	}{
-		{"alwayspeer", 0, 2},
-		{"alwayspeer", 2, 4},
-		{"selfandpeer", 20, 6}, // two of these are its own crashes
-	} {
-		tr := newTrial(t, c.name)
-		tr.Restarts, tr.Peers = 1, c.peers
-		var failed *Error
-		require.ErrorAs(t, tr.run(), &failed)
-		assert.Len(t, failed.Crashes, c.crashes, "%v", c)
-		assert.True(t, failed.Crashes[0].Peer)
 	}
 }
 
@@ -939,7 +921,8 @@ func TestSuperviseStubbornOrphanIsKilled(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, cmd.Process.Kill())
 		assert.Error(t, cmd.Wait())
-		require.Eventually(t, func() bool { return ended(pid) }, 50*time.Second, time.Millisecond) // Grace is a minute otherwise
+		// Grace is a minute otherwise
+		require.Eventually(t, func() bool { return ended(pid) }, 50*time.Second, time.Millisecond)
 	}
 }
 
@@ -1006,6 +989,8 @@ func TestSuperviseReportsTheOOMKiller(t *testing.T) {
 // Children are killed, crashed and stopped at random moments, from before main to the middle of a
 // checkpoint. The result must equal that of an undisturbed run. STEADYFIT_TEST_KILLS sets the number
 // of kills.
+//
+//lane:run soak
 func TestSuperviseRandomKills(t *testing.T) {
 	kills := 12
 	if text := os.Getenv(killsEnv); text != "" {
@@ -1014,7 +999,7 @@ func TestSuperviseRandomKills(t *testing.T) {
 		require.NoError(t, err)
 	}
 	read := func(tr *trial) string {
-		text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(tr.env[1], dirEnv+"="), "sum"))
+		text, err := os.ReadFile(filepath.Join(tr.dir, "sum"))
 		require.NoError(t, err)
 		return string(text)
 	}
@@ -1060,7 +1045,8 @@ func TestSuperviseRandomKills(t *testing.T) {
 		}
 		attempts += 1 + len(tr.waits)
 	}
-	t.Logf("seed %d: %v, %d processes in %v; a whole run takes %v", seed, counts, attempts, time.Since(begun).Round(time.Millisecond), took.Round(time.Millisecond))
+	t.Logf("seed %d: %v, %d processes in %v; a whole run takes %v", seed, counts, attempts,
+		time.Since(begun).Round(time.Millisecond), took.Round(time.Millisecond))
 }
 
 func TestUnsupervised(t *testing.T) {
@@ -1107,7 +1093,7 @@ func TestSuperviseScreen(t *testing.T) {
 }
 
 func TestSuperviseMarkedByHand(t *testing.T) {
-	for _, text := range []string{"1", `{"attempt":1}`} {
+	for _, text := range []string{"1", `{"attempt":1,"task":"finishes"}`} {
 		t.Setenv(child.SupervisedEnv, text)
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), scriptEnv+"=finishes")
@@ -1158,7 +1144,8 @@ func BenchmarkAlive(b *testing.B) {
 
 func TestErrorOutOfMemory(t *testing.T) {
 	aborted := Crash{OutOfMemory: true, Cause: "killed by signal: aborted: what():  std::bad_alloc"}
-	killed, crashed := Crash{OOMKilled: true, OutOfMemory: true, Cause: "killed by the kernel because memory ran out"}, Crash{Cause: "crashed"}
+	killed, crashed := Crash{OOMKilled: true, OutOfMemory: true, Cause: "killed by the kernel because memory ran out"},
+		Crash{Cause: "crashed"}
 	for _, c := range []struct {
 		crashes []Crash
 		want    bool
@@ -1178,7 +1165,9 @@ func TestErrorOutOfMemory(t *testing.T) {
 
 func TestRunWithoutAContext(t *testing.T) {
 	var none context.Context
-	assert.ErrorContains(t, Run(none, Options{}, nil), "the context is nil")
+	assert.ErrorContains(t, Run(none, Options{}, "fails", nil), "the context is nil")
+	assert.ErrorContains(t, Run(t.Context(), Options{}, "other", nil), "call supervise.Init")
+	assert.ErrorContains(t, Run(t.Context(), Options{}, "fails", math.NaN()), "the specification of the task")
 }
 
 func TestExitCode(t *testing.T) {

@@ -42,11 +42,15 @@ type Status struct {
 	MemoryCrashes int `json:"memory_crashes,omitempty"`
 }
 
+// spec is what a parent passes to a child.
 type spec struct {
 	Status
-	Terminal   bool          `json:"terminal,omitempty"`
-	Grace      time.Duration `json:"grace_ns"`
-	KillOrphan bool          `json:"kill_orphan,omitempty"`
+	// Task is the name of the task, and Spec its specification.
+	Task       string          `json:"task"`
+	Spec       json.RawMessage `json:"spec"`
+	Terminal   bool            `json:"terminal,omitempty"`
+	Grace      time.Duration   `json:"grace_ns"`
+	KillOrphan bool            `json:"kill_orphan,omitempty"`
 }
 
 // message is a sign of life or, if End is not empty, the last message of a child.
@@ -54,7 +58,7 @@ type message struct {
 	Step int64   `json:"step"`
 	End  endKind `json:"end,omitempty"`
 	Text string  `json:"text,omitempty"`
-	// Code is the exit code of the child. Result is the value of Options.Result.
+	// Code is the exit code of the child. Result is the result of the task.
 	Code   int             `json:"code,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
 }
@@ -161,7 +165,7 @@ func (w *Worker) Busy() (done func()) {
 // there is no supervision, the error does not wrap ErrRestart.
 func (w *Worker) Restart(reason string) error {
 	if w == nil {
-		return fmt.Errorf("%s: a new process is needed, but the training is not supervised; train under supervise.Run", reason)
+		return fmt.Errorf("%s: a new process is needed, but the training runs in no child process of supervise.Run", reason)
 	}
 	return fmt.Errorf("%s: %w", reason, ErrRestart)
 }
@@ -174,32 +178,28 @@ func (w *Worker) Terminal(otherwise io.Writer) io.Writer {
 	return w.terminal
 }
 
-// work runs train and ends the process. It returns only if it cannot reach the parent.
-func work(ctx context.Context, o Options, train func(context.Context, *Worker) error) error {
-	w := &Worker{began: time.Now(), fd: child.MessagesFD}
-	var err error
-	if w.parent, err = child.Connect(child.SupervisedEnv, &w.spec); err != nil {
-		return fmt.Errorf("supervise: %w", err)
-	}
+// work runs a task in a child, and returns the exit code.
+func work(w *Worker, task Task) (code int, err error) {
+	w.began, w.fd = time.Now(), child.MessagesFD
 	if w.spec.Terminal {
 		if w.terminal, err = child.Inherited(child.FilesFD, syscall.S_IFCHR); err != nil {
-			return fmt.Errorf("supervise: %w", err)
+			return 1, err
 		}
 		ignoreTerminalStop()
 	}
-	child.Supervised.Store(true)
+	inChild.Store(true)
 	survivePipes()
-	ctx, orphan := context.WithCancelCause(ctx)
+	ctx, orphan := context.WithCancelCause(context.Background())
 	defer orphan(nil)
 	go w.watchParent(orphan)
 	ctx, stop := signal.NotifyContext(ctx, endSignals()...)
 	defer stop()
-	err = train(ctx, w)
-	code, lost := w.end(err, o)
-	if lost == nil {
-		os.Exit(code) //nolint:revive // The process exists to run train.
+	result, err := task(ctx, w, w.spec.Spec)
+	code, lost := w.end(result, err)
+	if lost != nil {
+		return 1, errors.Join(err, fmt.Errorf("reporting to the parent: %w", lost))
 	}
-	return errors.Join(err, fmt.Errorf("supervise: reporting to the parent: %w", lost))
+	return code, nil
 }
 
 // watchParent blocks in a read until the parent has ended, since the parent never writes.
@@ -212,8 +212,8 @@ func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 	_ = child.KillSelf() // nobody is left to handle the error
 }
 
-// Done reports that the training is complete, with the value for Options.Result, while the child still has
-// to free what it holds. The parent does not restart a child that crashes after it. An error that train
+// Done reports that the training is complete, with the result for Options.Result, while the child still has
+// to free what it holds. The parent does not restart a child that crashes after it. An error that the task
 // returns replaces the report. A second call has no effect, and neither has one whose result cannot be sent.
 func (w *Worker) Done(result any) {
 	if w == nil {
@@ -233,14 +233,14 @@ func (w *Worker) send(last message) error {
 }
 
 // end sends the last message and returns the exit code.
-func (w *Worker) end(err error, o Options) (code int, lost error) {
+func (w *Worker) end(result any, err error) (code int, lost error) {
 	if w.done.Load() && err == nil {
 		return 0, nil
 	}
 	m := message{End: endDone, Step: w.step.Load()}
-	if o.Result != nil && !errors.Is(err, ErrRestart) {
+	if result != nil && !errors.Is(err, ErrRestart) {
 		var bad error
-		if m.Result, bad = json.Marshal(o.Result); bad != nil {
+		if m.Result, bad = json.Marshal(result); bad != nil {
 			err = errors.Join(err, fmt.Errorf("supervise: the result cannot be sent: %w", bad))
 		}
 	}
@@ -249,7 +249,7 @@ func (w *Worker) end(err error, o Options) (code int, lost error) {
 		m.End, m.Text = endRestart, strings.TrimSuffix(err.Error(), ": "+ErrRestart.Error())
 	case err != nil:
 		m.End = endFailed
-		m.Code, m.Text = o.Outcome(err)
+		m.Code, m.Text = ExitCode(err), err.Error()
 		if errors.Is(err, ErrPeer) {
 			m.End = endPeer
 		} else if errors.Is(err, ErrRetry) {

@@ -16,8 +16,8 @@ const alignment = 64
 
 // borrow is Go memory that TensorFlow reads as the input of a step.
 type borrow struct {
-	// held is 1 while TensorFlow refers to the memory. TensorFlow sets it to 0, so the borrow
-	// itself must be pinned.
+	// held is 1 while TensorFlow refers to the memory. TensorFlow writes 0 when it releases the
+	// memory, so the borrow itself is pinned too.
 	held     int32
 	released bool // whether the step has stopped using the memory
 	pinner   runtime.Pinner
@@ -74,7 +74,7 @@ func unpin() {
 // in Go after the first time.
 func (st *Step) Borrow(i int, values any, shape ...int64) (borrowed bool, err error) {
 	t, first, n := dtype.Data(values)
-	if n == 0 || t.Kind == dtype.String || uintptr(first)%alignment != 0 {
+	if n == 0 || t.Kind == dtype.StringKind || uintptr(first)%alignment != 0 {
 		return false, st.Set(i, values, shape...)
 	}
 	p, in, err := st.useInput(i, DType(t.Code))
@@ -95,16 +95,17 @@ func (st *Step) Borrow(i int, values any, shape ...int64) (borrowed bool, err er
 	bytes := int64(n * t.Size)
 	if !capi.borrowInput(p, i, in.dtype, shape, first, bytes, &l.held) {
 		l.end()
-		return false, fmt.Errorf("step input %s: %w", in.name, outOfMemory("borrow input", in.dtype, slices.Clone(shape), bytes))
+		return false, fmt.Errorf("step input %s: %w", in.name,
+			outOfMemory("borrow input", in.dtype, slices.Clone(shape), bytes))
 	}
 	st.borrows.of[i], st.borrows.borrowed[i] = l, true
 	return true, nil
 }
 
 // Release ends the use of all borrowed slices. Their inputs then have no value. kept reports
-// that TensorFlow still refers to some memory that was borrowed since the last Release, for
-// example because the model assigned an input to a variable. The caller must not change that
-// memory any more. It stays pinned until TensorFlow releases it.
+// whether TensorFlow still refers to memory that was borrowed since the last Release, for example
+// because the model assigned an input to a variable. The caller must no longer change such memory.
+// The memory stays pinned until TensorFlow releases it.
 func (st *Step) Release() (kept bool, err error) {
 	p, err := st.use()
 	if err != nil {

@@ -2,7 +2,6 @@ package tfbind
 
 // #cgo CFLAGS: -std=c11 -O2 -Wall -Wextra
 // #cgo LDFLAGS: -ldl -lm
-// #cgo linux LDFLAGS: -rdynamic
 // #include <stdlib.h>
 // #include "shim.h"
 import "C"
@@ -10,8 +9,6 @@ import "C"
 import (
 	"errors"
 	"unsafe"
-
-	"steadyfit/internal/eager"
 )
 
 func init() { capi = cgoAPI{} }
@@ -136,12 +133,6 @@ func (cgoAPI) startServer(def []byte) (target string, err error) {
 	return target, err
 }
 
-func (cgoAPI) replaced() (numbers, aborts uint64) {
-	var n, a C.uint64_t
-	C.sf_replaced(&n, &a)
-	return uint64(n), uint64(a)
-}
-
 func (cgoAPI) loadSavedModel(target, dir string, tags []string, config []byte) (session, graph ptr, err error) {
 	d := C.CString(dir)
 	defer C.free(ptr(d))
@@ -243,7 +234,8 @@ func (api cgoAPI) setInputStrings(step ptr, i int, values []string) {
 // borrowInput passes addresses of pinned memory as integers. For a pointer, cgo would search
 // the whole allocation for Go pointers.
 func (cgoAPI) borrowInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool {
-	return C.sf_step_borrow((*C.sf_step)(step), C.int(i), C.uint(dtype), (*C.int64_t)(unsafe.SliceData(dims)), C.int(len(dims)),
+	return C.sf_step_borrow((*C.sf_step)(step), C.int(i), C.uint(dtype), (*C.int64_t)(unsafe.SliceData(dims)),
+		C.int(len(dims)),
 		C.uintptr_t(uintptr(data)), C.size_t(bytes), C.uintptr_t(uintptr(ptr(held)))) != 0
 }
 
@@ -281,92 +273,6 @@ func (cgoAPI) readBuffer(buffer ptr) []byte {
 
 func (cgoAPI) deleteBuffer(buffer ptr) { C.sf_delete_buffer((*C.TF_Buffer)(buffer)) }
 
-func (cgoAPI) loadEager() error {
-	if message := C.sf_load_eager(); message != nil {
-		return errors.New(C.GoString(message))
-	}
-	return nil
-}
-
-func (cgoAPI) newEager(config []byte) (eager ptr, err error) {
-	err = withStatus("new eager context", func(s *C.TF_Status) {
-		eager = ptr(C.sf_new_eager(ptr(unsafe.SliceData(config)), C.size_t(len(config)), s))
-	})
-	return eager, err
-}
-
-func (cgoAPI) deleteEager(eager ptr) { C.sf_delete_eager((*C.TFE_Context)(eager)) }
-
-func (cgoAPI) newFrame(eager ptr, places int) (frame ptr, view []ptr) {
-	f := C.sf_new_frame((*C.TFE_Context)(eager), C.int(places))
-	if f == nil {
-		return nil, nil
-	}
-	return ptr(f), unsafe.Slice((*ptr)(ptr(f.places)), places)
-}
-
-func (cgoAPI) deleteFrame(frame ptr) { C.sf_delete_frame((*C.sf_frame)(frame)) }
-
-func (cgoAPI) putTensor(frame ptr, place int32, tensor ptr) error {
-	f := (*C.sf_frame)(frame)
-	if C.sf_frame_put(f, C.int(place), (*C.TF_Tensor)(tensor)) != 0 {
-		return statusError(f.status, "put tensor")
-	}
-	return nil
-}
-
-func (cgoAPI) getTensor(frame ptr, place int32) (ptr, error) {
-	f := (*C.sf_frame)(frame)
-	t := ptr(C.sf_frame_get(f, C.int(place)))
-	return t, statusError(f.status, "get tensor")
-}
-
-func (cgoAPI) readScalar(frame ptr, place int32) (float64, error) {
-	f := (*C.sf_frame)(frame)
-	if C.sf_frame_read(f, C.int(place)) != 0 {
-		return 0, statusError(f.status, "read tensor")
-	}
-	return float64(f.scalar), nil
-}
-
-func (cgoAPI) passValue(frame ptr, place int32, to ptr, at int32, share bool) error {
-	f, t := (*C.sf_frame)(frame), (*C.sf_frame)(to)
-	if !share {
-		C.sf_frame_move(f, C.int(place), t, C.int(at))
-	} else if C.sf_frame_share(f, C.int(place), t, C.int(at)) != 0 {
-		return statusError(t.status, "share tensor")
-	}
-	return nil
-}
-
-func (cgoAPI) dropValues(frame ptr, places []int32) {
-	C.sf_frame_drop((*C.sf_frame)(frame), (*C.int32_t)(unsafe.SliceData(places)), C.int(len(places)))
-}
-
-func (cgoAPI) executeEager(frame ptr, op *eager.Op) (outputs int, err error) {
-	f := (*C.sf_frame)(frame)
-	outputs = int(C.sf_frame_execute(f, (*C.char)(ptr(unsafe.SliceData(op.CName))),
-		(*C.char)(ptr(unsafe.SliceData(op.Attrs))), (*C.int64_t)(unsafe.SliceData(op.Sizes)), C.int(len(op.Sizes)),
-		(*C.int32_t)(unsafe.SliceData(op.Inputs)), C.int(len(op.Inputs)), C.int(op.First), C.int(op.Outputs),
-		(*C.int32_t)(unsafe.SliceData(op.Last)), C.int(len(op.Last))))
-	if outputs == -1 {
-		return 0, statusError(f.status, "execute "+op.Name())
-	}
-	return outputs, nil
-}
-
-func (api cgoAPI) opDef(op string) ([]byte, error) {
-	name := C.CString(op)
-	defer C.free(ptr(name))
-	b := C.sf_new_buffer(nil, 0)
-	defer C.sf_delete_buffer(b)
-	err := withStatus("definition of "+op, func(s *C.TF_Status) { C.sf_op_def(name, b, s) })
-	if err != nil {
-		return nil, err
-	}
-	return api.readBuffer(ptr(b)), nil
-}
-
 func (cgoAPI) mallocInfo() (allocator int, inUse, free, arenas, mapped int64) {
 	m := C.sf_ask_malloc()
 	return int(m.allocator), int64(m.in_use), int64(m.free), int64(m.arenas), int64(m.mapped)
@@ -378,6 +284,10 @@ func (cgoAPI) dumpHeap(path string) bool {
 	name := C.CString(path)
 	defer C.free(ptr(name))
 	return C.sf_dump_heap(name) != 0
+}
+
+func (cgoAPI) functionAt(address uintptr) string {
+	return C.GoString(C.sf_function_at(C.uintptr_t(address)))
 }
 
 func (cgoAPI) setMmapThreshold(bytes int) bool { return C.sf_set_mmap_threshold(C.int(bytes)) != 0 }

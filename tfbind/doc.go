@@ -38,11 +38,4 @@
 //     [ErrClosed]. Some of the variables may be updated.
 //   - A deadline has the effect of a cancellation at that time.
 //   - No goroutine continues after the method returns.
-//
-// # Replaced functions
-//
-// On Linux, an executable with this package replaces two C++ functions of TensorFlow (replace.c).
-// The first makes random numbers, since a server refuses runs whose random numbers repeat. The
-// second aborts the transfers of a run, since a server would otherwise keep their memory. It takes
-// effect only in processes with a server and with the C++ interface of TensorFlow 2.21.
 package tfbind

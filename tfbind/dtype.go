@@ -1,63 +1,38 @@
 package tfbind
 
-import (
-	"strconv"
+import "steadyfit/internal/dtype"
 
-	"steadyfit/internal/dtype"
-	"steadyfit/internal/half"
-)
-
-// DType is the element type of a tensor, with the values of TF_DataType and of the enum
-// DataType in tensorflow/core/framework/types.proto.
-type DType int32
+// DType is the element type of a tensor, with the values of TF_DataType.
+type DType = dtype.DType
 
 // The element types of tensors that steadyfit can create, feed and read.
 const (
-	Float32  DType = 1
-	Float64  DType = 2
-	Int32    DType = 3
-	Uint8    DType = 4
-	Int16    DType = 5
-	Int8     DType = 6
-	String   DType = 7
-	Int64    DType = 9
-	Bool     DType = 10
-	BFloat16 DType = 14
-	Uint16   DType = 17
-	Float16  DType = 19
-	Uint32   DType = 22
-	Uint64   DType = 23
+	Float32  = dtype.Float32
+	Float64  = dtype.Float64
+	Int32    = dtype.Int32
+	Uint8    = dtype.Uint8
+	Int16    = dtype.Int16
+	Int8     = dtype.Int8
+	String   = dtype.String
+	Int64    = dtype.Int64
+	Bool     = dtype.Bool
+	BFloat16 = dtype.BFloat16
+	Uint16   = dtype.Uint16
+	Float16  = dtype.Float16
+	Uint32   = dtype.Uint32
+	Uint64   = dtype.Uint64
 )
 
-// String returns the name in TensorFlow's Python API, such as "float32".
-func (d DType) String() string {
-	if t := dtype.ByCode(int32(d)); t != nil {
-		return t.Name
-	}
-	return "dtype(" + strconv.Itoa(int(d)) + ")"
-}
-
-// MarshalText returns the result of String, which JSON contains.
-func (d DType) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// Size returns the bytes per element; 0 for String and for unknown types.
-func (d DType) Size() int {
-	if t := dtype.ByCode(int32(d)); t != nil && d != String {
-		return t.Size
-	}
-	return 0
-}
-
-// supported reports whether steadyfit can feed and read tensors of the type.
-func (d DType) supported() bool { return dtype.ByCode(int32(d)) != nil }
+// supported reports whether steadyfit can feed and read tensors of a type.
+func supported(d DType) bool { return dtype.ByCode(int32(d)) != nil }
 
 // dtypeOf returns the element type of T.
 func dtypeOf[T element]() DType {
 	var zero T
 	switch any(zero).(type) {
-	case half.Float16:
+	case dtype.Half:
 		return Float16
-	case half.BFloat16:
+	case dtype.BFloat:
 		return BFloat16
 	}
 	return DType(dtype.For[T]().Code)

@@ -42,9 +42,8 @@ func (g *Graph) Close() error {
 	return nil
 }
 
-// Import adds the operations of a serialized tensorflow.GraphDef. A prefix that is not empty is
-// put before their names, with a slash. Sessions that use the graph see the operations at their
-// next run.
+// Import adds the operations of a serialized tensorflow.GraphDef. A non-empty prefix and a slash
+// are put before their names. Sessions that use the graph see the operations at their next run.
 func (g *Graph) Import(def []byte, prefix string) error {
 	p, err := g.h.acquire()
 	if err != nil {
@@ -91,11 +90,12 @@ func (g *Graph) operation(name string) (ptr, error) {
 	}
 	defer g.h.release()
 	var op ptr
-	if !strings.Contains(name, "\x00") { // C ends a string there
+	if !strings.Contains(name, "\x00") { // a C string ends at its first NUL
 		op = capi.findOperation(p, name)
 	}
 	if op == nil {
-		return nil, &Error{Op: "find operation", Code: "NOT_FOUND", Message: "the graph has no operation " + strconv.Quote(name)}
+		return nil, &Error{Op: "find operation", Code: "NOT_FOUND", Message: "the graph has no operation " +
+			strconv.Quote(name)}
 	}
 	return op, nil
 }
@@ -124,8 +124,8 @@ func (g *Graph) Output(name string) (Output, error) {
 	return o, nil
 }
 
-// describe returns zero values for the zero Output and after the graph was closed. d is 0 if the
-// operation has no output with the index of o.
+// describe returns the operation of an output, its number of outputs and the element type. All are
+// zero for the zero Output and after the graph was closed. d is 0 if the index of o is too large.
 func (o Output) describe() (operation string, outputs int, d DType) {
 	if o.graph == nil {
 		return "", 0, 0

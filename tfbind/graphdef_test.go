@@ -93,7 +93,8 @@ func tensor[T tfbind.Element](t testing.TB, values []T, shape ...int64) *tfbind.
 func variableGraph() *graphDef {
 	f := typeAttr(tfbind.Float32)
 	return new(graphDef).placeholder("x", tfbind.Float32).
-		add("v", "VarHandleOp", map[string]*attr{"dtype": f, "shape": anyShape(), "shared_name": textAttr("v"), "container": textAttr("")}).
+		add("v", "VarHandleOp", map[string]*attr{"dtype": f, "shape": anyShape(), "shared_name": textAttr("v"),
+			"container": textAttr("")}).
 		add("assign", "AssignVariableOp", map[string]*attr{"dtype": f}, "v", "x").
 		add("read", "ReadVariableOp", map[string]*attr{"dtype": f}, "v").
 		add("twice", "AddV2", map[string]*attr{"T": f}, "x", "x")
@@ -104,7 +105,9 @@ func variableGraph() *graphDef {
 func blockingGraph() *graphDef {
 	f := typeAttr(tfbind.Float32)
 	return new(graphDef).placeholder("x", tfbind.Float32).
-		add("queue", "FIFOQueueV2", map[string]*attr{"component_types": typesAttr(tfbind.Float32), "shapes": {Value: &attr_value_go_proto.AttrValue_List{List: &attr_value_go_proto.AttrValue_ListValue{}}}, "container": textAttr(""), "shared_name": textAttr("")}).
+		add("queue", "FIFOQueueV2", map[string]*attr{"component_types": typesAttr(tfbind.Float32),
+			"shapes":    {Value: &attr_value_go_proto.AttrValue_List{List: &attr_value_go_proto.AttrValue_ListValue{}}},
+			"container": textAttr(""), "shared_name": textAttr("")}).
 		add("wait", "QueueDequeueV2", map[string]*attr{"component_types": typesAttr(tfbind.Float32)}, "queue").
 		add("put", "QueueEnqueueV2", map[string]*attr{"Tcomponents": typesAttr(tfbind.Float32)}, "queue", "x").
 		add("ready", "AddV2", map[string]*attr{"T": f}, "x", "x")

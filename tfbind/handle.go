@@ -41,8 +41,7 @@ func newHandle(p ptr, k *kind, size int64, free func(ptr)) *handle {
 func watch[T any](object *T, h *handle) {
 	runtime.AddCleanup(object, func(h *handle) {
 		if h.state.Load()&closedBit == 0 {
-			// The counter is incremented last, so that all facts of a counted leak are already
-			// recorded.
+			// leaked is incremented last: a leak that is counted has then been recorded completely.
 			recordLeak(h)
 			h.kind.leakedBytes.Add(h.size)
 			h.kind.leaked.Add(1)
@@ -106,9 +105,6 @@ var (
 	graphKind   = &kind{name: "graph"}
 	sessionKind = &kind{name: "session"}
 	stepKind    = &kind{name: "step"}
-
-	eagerKind = &kind{name: "eager context"}
-	frameKind = &kind{name: "eager frame"}
 )
 
 // operations and executors are the totals of all graphs and sessions.
@@ -133,12 +129,9 @@ type Counts struct {
 	Tensors, TensorBytes int64
 	// StepBytes is the size of the input buffers of steps.
 	Graphs, Sessions, Steps, StepBytes int64
-	// Eagers and EagerFrames are the numbers of eager contexts and of their frames. TensorFlow does
-	// not report the size of the values in frames.
-	Eagers, EagerFrames int64
 	// Operations is the number of operations that Graph.Import has added to open graphs. Executors is
-	// the number of different sets of feeds, fetches and targets that runs and steps of open sessions
-	// had. TensorFlow compiles the graph for each set and keeps the result.
+	// the number of different sets of feeds, fetches and targets that open sessions have used.
+	// TensorFlow compiles the graph for each set and keeps the result.
 	Operations, Executors int64
 	// Leaked counts the objects that became unreachable without Close. Leaked objects are part of
 	// the other counts too. LeakedBytes is the size of their buffers.
@@ -151,10 +144,9 @@ func Live() Counts {
 		Tensors: tensorKind.count.Load(), TensorBytes: tensorKind.bytes.Load(),
 		Graphs: graphKind.count.Load(), Sessions: sessionKind.count.Load(),
 		Steps: stepKind.count.Load(), StepBytes: stepKind.bytes.Load(),
-		Eagers: eagerKind.count.Load(), EagerFrames: frameKind.count.Load(),
 		Operations: operations.Load(), Executors: executors.Load(),
 	}
-	for _, k := range []*kind{tensorKind, graphKind, sessionKind, stepKind, eagerKind, frameKind} {
+	for _, k := range []*kind{tensorKind, graphKind, sessionKind, stepKind} {
 		c.Leaked += k.leaked.Load()
 		c.LeakedBytes += k.leakedBytes.Load()
 	}

@@ -12,7 +12,8 @@ import (
 
 func init() {
 	tfprocess.OneDNN, tfprocess.Environment, tfprocess.FirstSession = oneDNN, environment, firstSession
-	tfprocess.DumpHeap, tfprocess.SetMmapThreshold, tfprocess.StartServer = dumpHeap, setMmapThreshold, startServer
+	tfprocess.DumpHeap, tfprocess.FunctionAt = dumpHeap, functionAt
+	tfprocess.SetMmapThreshold, tfprocess.StartServer = setMmapThreshold, startServer
 }
 
 // Info describes the open TensorFlow.
@@ -34,9 +35,9 @@ var loaded struct {
 	env   []string // the environment when the library was opened
 }
 
-// Load finds TensorFlow and opens it. If path or else STEADYFIT_TENSORFLOW is not empty, it names a
-// library, its folder, or a site-packages/tensorflow folder, and is the only place to search. Otherwise
-// Load searches, in this order:
+// Load finds TensorFlow and opens it. path names a library, its folder, or a site-packages/tensorflow
+// folder. If path is empty, Load uses the value of STEADYFIT_TENSORFLOW. If either is set, Load searches
+// nowhere else. Otherwise Load searches, in this order:
 //   - the folder .runtime in the working directory, its parents, the executable's folder and
 //     that folder's parent,
 //   - the active virtual environment,
@@ -119,9 +120,10 @@ func open(path string) (Info, error) {
 	info := Info{location.Library, location.Framework, location.Source, capi.version()}
 	if !tflibrary.Supported(info.Version) {
 		return info, &tflibrary.LoadError{
-			Problem: fmt.Sprintf("%s is TensorFlow %s; supported are %s to %s", location.Library, info.Version, tflibrary.MinVersion, tflibrary.MaxVersion),
-			Tried:   []tflibrary.Attempt{{Source: location.Source, Path: location.Library, Reason: "version " + info.Version}},
-			Fix:     "install a supported version: `make runtime` fetches " + tflibrary.MaxVersion,
+			Problem: fmt.Sprintf("%s is TensorFlow %s; supported are %s to %s", location.Library, info.Version,
+				tflibrary.MinVersion, tflibrary.MaxVersion),
+			Tried: []tflibrary.Attempt{{Source: location.Source, Path: location.Library, Reason: "version " + info.Version}},
+			Fix:   "install a supported version: `make runtime` fetches " + tflibrary.MaxVersion,
 		}
 	}
 	return info, nil

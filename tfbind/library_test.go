@@ -61,12 +61,14 @@ SF_FUNCTIONS(STUB)
 const char* TF_Version(void) { return "`+version+`"; }
 `)
 	for _, name := range []string{"libtensorflow_cc.so.2", "libtensorflow_framework.so.2"} {
-		out, err := exec.Command("cc", "-shared", "-fPIC", "-I", here, "-o", filepath.Join(dir, name), source).CombinedOutput()
+		out, err := exec.Command("cc", "-shared", "-fPIC", "-I", here, "-o", filepath.Join(dir, name),
+			source).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
 	return dir
 }
 
+//lane:skip check (long)
 func TestLoadErrors(t *testing.T) {
 	real, err := tfbind.Load("")
 	require.NoError(t, err)
@@ -96,7 +98,8 @@ func TestLoadErrors(t *testing.T) {
 		{"no library file", junk, []string{"cannot be opened", "file too short", "fix: "}},
 		{"larger than the address space", large, []string{"cannot be opened", "fix: the library does not fit into the memory or the address space of this process: raise the limit of the address space (`ulimit -v unlimited`)"}},
 		{"another library", other, []string{"cannot be opened", "has no function TF_Version"}},
-		{"too old", stub(t, "2.9.1"), []string{"TensorFlow 2.9.1; supported are " + tflibrary.MinVersion + " to " + tflibrary.MaxVersion}},
+		{"too old", stub(t, "2.9.1"), []string{"TensorFlow 2.9.1; supported are " + tflibrary.MinVersion + " to " +
+			tflibrary.MaxVersion}},
 		{"too new", stub(t, "3.0.0"), []string{"TensorFlow 3.0.0; supported are"}},
 		{"no version", stub(t, "unknown"), []string{"TensorFlow unknown; supported are"}},
 	} {

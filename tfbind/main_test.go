@@ -31,13 +31,6 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if file := os.Getenv(envServerChild); file != "" {
-		if err := serverChild(file); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	if _, err := tfbind.Load(""); err != nil {
 		fmt.Fprintf(os.Stderr, "these tests need TensorFlow: %v\n", err)
 		os.Exit(1)
@@ -56,7 +49,8 @@ func checkNothingLeft() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	want := tfbind.Counts{Leaked: deliberateLeaks, LeakedBytes: deliberateLeakedBytes, Tensors: deliberateLeaks, TensorBytes: deliberateLeakedBytes}
+	want := tfbind.Counts{Leaked: deliberateLeaks, LeakedBytes: deliberateLeakedBytes, Tensors: deliberateLeaks,
+		TensorBytes: deliberateLeakedBytes}
 	for range 3 {
 		runtime.GC()
 	}

@@ -1,7 +1,5 @@
 package tfbind
 
-import "steadyfit/internal/eager"
-
 // native is the interface to C, implemented in capi.go. Because of the interface, packages that
 // import tfbind build with CGO_ENABLED=0.
 type native interface {
@@ -25,7 +23,6 @@ type native interface {
 	newSession(graph ptr, config []byte) (ptr, error)
 	loadSavedModel(target, dir string, tags []string, config []byte) (session, graph ptr, err error)
 	startServer(def []byte) (target string, err error)
-	replaced() (numbers, aborts uint64)
 	closeSession(session ptr) error
 	deleteSession(session ptr)
 	listDevices(session ptr) ([]Device, error)
@@ -45,22 +42,10 @@ type native interface {
 	readBuffer(buffer ptr) []byte
 	deleteBuffer(buffer ptr)
 
-	loadEager() error
-	newEager(config []byte) (ptr, error)
-	deleteEager(eager ptr)
-	newFrame(eager ptr, places int) (frame ptr, view []ptr)
-	deleteFrame(frame ptr)
-	putTensor(frame ptr, place int32, tensor ptr) error
-	getTensor(frame ptr, place int32) (ptr, error)
-	readScalar(frame ptr, place int32) (float64, error)
-	passValue(frame ptr, place int32, to ptr, at int32, share bool) error
-	dropValues(frame ptr, places []int32)
-	executeEager(frame ptr, op *eager.Op) (int, error)
-	opDef(op string) ([]byte, error)
-
 	mallocInfo() (allocator int, inUse, free, arenas, mapped int64)
 	trimMalloc() bool
 	dumpHeap(path string) bool
+	functionAt(address uintptr) string
 	setMmapThreshold(bytes int) bool
 }
 

@@ -47,8 +47,16 @@ func LoadSavedModel(dir string, tags []string, config []byte, server ...string) 
 	if err := library(); err != nil {
 		return nil, err
 	}
-	s, g, err := capi.loadSavedModel(strings.Join(server, ""), dir, tags, config)
+	literal, release, err := Literal(dir + "/")
 	if err != nil {
+		return nil, fmt.Errorf("load SavedModel %s: %w", dir, err)
+	}
+	defer release()
+	s, g, err := capi.loadSavedModel(strings.Join(server, ""), strings.TrimSuffix(literal, "/"), tags, config)
+	if err != nil {
+		if failed := (*Error)(nil); errors.As(err, &failed) {
+			failed.Op, failed.Message = "load SavedModel "+dir, strings.ReplaceAll(failed.Message, literal, dir+"/")
+		}
 		return nil, err
 	}
 	noteConfig(config)
@@ -71,7 +79,7 @@ func NewSession(g *Graph, config []byte) (*Session, error) {
 	return wrapSession(s, g, false), nil
 }
 
-// first has the configuration and environment of the first session or eager context.
+// first has the configuration and environment of the first session.
 var first struct {
 	sync.Mutex
 	made   bool
@@ -200,7 +208,8 @@ func (s *Session) Devices() ([]Device, error) {
 type Feeds map[Output]*Tensor
 
 // errInterrupted means that the end of a context interrupted a run; see RunOptions.Abort.
-var errInterrupted = fmt.Errorf("run interrupted: its session was closed, and some of the variables may be updated: %w", ErrClosed)
+var errInterrupted = fmt.Errorf("run interrupted: its session was closed, and some of the variables may be updated: %w",
+	ErrClosed)
 
 // RunOptions are further options of a run, or of the runs of a Step.
 type RunOptions struct {
@@ -236,7 +245,8 @@ var errNoContext = errors.New("run: the context is nil; pass one, such as contex
 // Run feeds values, runs the operations that the fetches need, and returns the fetched tensors
 // in the order of fetches. The results must be closed. For contexts see the package documentation. For
 // repeated runs use a [Step]. If there are several options, Run uses the last.
-func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output, options ...RunOptions) (_ Results, err error) {
+func (s *Session) Run(ctx context.Context, feeds Feeds, fetches []Output, options ...RunOptions) (_ Results,
+	err error) {
 	o := last(options)
 	if ctx == nil {
 		return nil, errNoContext

@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #if defined(__linux__)
 #include <link.h>
 #include <sys/mman.h>
@@ -22,13 +23,6 @@ static struct {
   SF_FUNCTIONS(SF_FIELD)
 #undef SF_FIELD
 } tf;
-
-static struct {
-#define SF_FIELD(result, name, params) result(*name) params;
-  SF_EAGER_FUNCTIONS(SF_FIELD)
-  SF_EXPERIMENTAL_FUNCTIONS(SF_FIELD)
-#undef SF_FIELD
-} tfe;
 
 static void* loaded;
 
@@ -80,15 +74,56 @@ static void release_pages(void* library) {
 static void release_pages(void* library) { (void)library; }
 #endif
 
+#if defined(__GLIBC__)
+// The constructors of libtensorflow_framework log that oneDNN is on, in two lines, before
+// a program can set the level of the log. pass writes all other lines to the standard
+// error.
+static ssize_t pass(void* cookie, const char* text, size_t size) {
+  (void)cookie;
+  static const char* const known[] = {
+      "All log messages before absl::InitializeLog() is called",
+      "oneDNN custom operations are on."};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (memmem(text, size, known[i], strlen(known[i])) != NULL) return size;
+  for (size_t n = 0; n < size;) {
+    ssize_t wrote = write(STDERR_FILENO, text + n, size - n);
+    if (wrote > 0) n += wrote;
+    else if (errno != EINTR) break;
+  }
+  return size;
+}
+
+// open_quietly opens a library while the standard error of C, which Go does not use,
+// leads to pass. A level of 0 asks for all lines. The filter stays open, because another
+// thread may be writing to it.
+static void* open_quietly(const char* library) {
+  static FILE* filter;
+  const char* level = getenv("TF_CPP_MIN_LOG_LEVEL");
+  if (filter == NULL && (level == NULL || strcmp(level, "0") != 0)) {
+    filter = fopencookie(NULL, "w", (cookie_io_functions_t){.write = pass});
+    if (filter != NULL) setvbuf(filter, NULL, _IONBF, 0);
+  }
+  FILE* own = stderr;
+  if (filter != NULL) stderr = filter;
+  void* opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  stderr = own;
+  return opened;
+}
+#else
+static void* open_quietly(const char* library) {
+  return dlopen(library, RTLD_NOW | RTLD_LOCAL);
+}
+#endif
+
 const char* sf_load(const char* framework, const char* library) {
   // The framework library must be opened first: the other library needs it, and
   // would otherwise search the system's path and might find another version.
   void* first = NULL;
   if (framework[0] != '\0') {
-    first = dlopen(framework, RTLD_NOW | RTLD_LOCAL);
+    first = open_quietly(framework);
     if (first == NULL) return load_error("%s%s", dlerror(), "");
   }
-  void* lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  void* lib = open_quietly(library);
   if (lib == NULL) return load_error("%s%s", dlerror(), "");
 #define SF_RESOLVE(result, name, params)                                  \
   *(void**)&tf.name = dlsym(lib, #name);                                  \
@@ -99,17 +134,6 @@ const char* sf_load(const char* framework, const char* library) {
   release_pages(first);
   release_pages(lib);
   loaded = lib;
-  return NULL;
-}
-
-const char* sf_load_eager(void) {
-#define SF_RESOLVE(result, name, params)                                  \
-  *(void**)&tfe.name = dlsym(loaded, #name);                              \
-  if (tfe.name == NULL)                                                   \
-    return load_error("this TensorFlow has no function %s%s", #name, "");
-  SF_EAGER_FUNCTIONS(SF_RESOLVE)
-  SF_EXPERIMENTAL_FUNCTIONS(SF_RESOLVE)
-#undef SF_RESOLVE
   return NULL;
 }
 
@@ -247,7 +271,6 @@ TF_Session* sf_load_saved_model(TF_Graph* g, const char* target,
 const char* sf_new_server(const void* def, size_t size, TF_Status* status) {
   TF_Server* server = tf.TF_NewServer(def, size, status);
   if (tf.TF_GetCode(status) == 0) tf.TF_ServerStart(server, status);
-  if (tf.TF_GetCode(status) == 0) sf_serving();
   return tf.TF_GetCode(status) == 0 ? tf.TF_ServerTarget(server) : NULL;
 }
 
@@ -509,149 +532,3 @@ void sf_read_buffer(const TF_Buffer* b, const void** data, size_t* size) {
   *size = b->length;
 }
 void sf_delete_buffer(TF_Buffer* b) { tf.TF_DeleteBuffer(b); }
-
-TFE_Context* sf_new_eager(const void* config, size_t size, TF_Status* status) {
-  TFE_Context* context = NULL;
-  TFE_ContextOptions* options = tfe.TFE_NewContextOptions();
-  if (size > 0)
-    tfe.TFE_ContextOptionsSetConfig(options, config, size, status);
-  if (tf.TF_GetCode(status) == 0)
-    context = tfe.TFE_NewContext(options, status);
-  tfe.TFE_DeleteContextOptions(options);
-  return context;
-}
-void sf_delete_eager(TFE_Context* c) { tfe.TFE_DeleteContext(c); }
-
-sf_frame* sf_new_frame(TFE_Context* context, int nplaces) {
-  sf_frame* f = calloc(1, sizeof *f);
-  if (f == NULL) return NULL;
-  f->context = context;
-  f->nplaces = nplaces;
-  f->places = calloc((size_t)nplaces + 1, sizeof *f->places);
-  if (f->places == NULL) {
-    free(f);
-    return NULL;
-  }
-  f->status = tf.TF_NewStatus();
-  return f;
-}
-
-static void set_place(sf_frame* f, int place, TFE_TensorHandle* value) {
-  if (f->places[place] != NULL) tfe.TFE_DeleteTensorHandle(f->places[place]);
-  f->places[place] = value;
-}
-
-void sf_delete_frame(sf_frame* f) {
-  for (int i = 0; i < f->nplaces; i++) set_place(f, i, NULL);
-  tf.TF_DeleteStatus(f->status);
-  free(f->places);
-  free(f);
-}
-
-// TensorFlow sets a status after an error, and does not always clear it.
-static void clear_status(sf_frame* f) {
-  if (tf.TF_GetCode(f->status) == 0) return;
-  tf.TF_DeleteStatus(f->status);
-  f->status = tf.TF_NewStatus();
-}
-
-unsigned int sf_frame_put(sf_frame* f, int place, const TF_Tensor* t) {
-  clear_status(f);
-  TFE_TensorHandle* value = tfe.TFE_NewTensorHandle(t, f->status);
-  if (tf.TF_GetCode(f->status) == 0) set_place(f, place, value);
-  return tf.TF_GetCode(f->status);
-}
-
-unsigned int sf_frame_share(const sf_frame* f, int place, sf_frame* to,
-                            int at) {
-  clear_status(to);
-  TFE_TensorHandle* value =
-      tfe.TFE_TensorHandleCopySharingTensor(f->places[place], to->status);
-  if (tf.TF_GetCode(to->status) == 0) set_place(to, at, value);
-  return tf.TF_GetCode(to->status);
-}
-
-void sf_frame_move(sf_frame* f, int place, sf_frame* to, int at) {
-  TFE_TensorHandle* value = f->places[place];
-  f->places[place] = NULL;
-  set_place(to, at, value);
-}
-
-TF_Tensor* sf_frame_get(sf_frame* f, int place) {
-  clear_status(f);
-  return tfe.TFE_TensorHandleResolve(f->places[place], f->status);
-}
-
-unsigned int sf_frame_read(sf_frame* f, int place) {
-  TF_Tensor* t = sf_frame_get(f, place);
-  if (tf.TF_GetCode(f->status) != 0) return tf.TF_GetCode(f->status);
-  f->scalar = scalar_value(t);
-  tf.TF_DeleteTensor(t);
-  return 0;
-}
-
-void sf_frame_drop(sf_frame* f, const int32_t* places, int count) {
-  for (int i = 0; i < count; i++) set_place(f, places[i], NULL);
-}
-
-static void set_attrs(TFE_Op* op, const char* name, const int64_t* sizes,
-                      int nattrs, TF_Status* status) {
-  for (int i = 0; i < nattrs && tf.TF_GetCode(status) == 0; i++) {
-    const char* value = name + strlen(name) + 1;
-    tfe.TFE_OpSetAttrValueProto(op, name, value, (size_t)sizes[i], status);
-    name = value + sizes[i];
-  }
-}
-
-// A list is also added element by element: TensorFlow then does not infer
-// attributes from the inputs, and uses those of set_attrs.
-static void add_inputs(TFE_Op* op, const sf_frame* f, const int32_t* inputs,
-                       int ninputs) {
-  for (int i = 0; i < ninputs && tf.TF_GetCode(f->status) == 0; i++)
-    tfe.TFE_OpAddInput(op, f->places[inputs[i]], f->status);
-}
-
-static int execute(TFE_Op* op, sf_frame* f, int first, int noutputs,
-                   const int32_t* last, int nlast) {
-  // After this, the operation has the only reference to these inputs and may
-  // reuse their memory for an output.
-  for (int i = 0; i < nlast; i++)
-    if (last[i] < first || last[i] >= first + noutputs)
-      set_place(f, last[i], NULL);
-  for (int i = 0; i < noutputs; i++) set_place(f, first + i, NULL);
-  int count = noutputs;
-  tfe.TFE_Execute(op, f->places + first, &count, f->status);
-  if (tf.TF_GetCode(f->status) != 0) {
-    // TensorFlow has freed the values that it may have written here.
-    for (int i = 0; i < noutputs; i++) f->places[first + i] = NULL;
-    return -1;
-  }
-  for (int i = 0; i < nlast; i++)
-    if (last[i] >= first && last[i] < first + noutputs)
-      set_place(f, last[i], NULL);
-  return count;
-}
-
-int sf_frame_execute(sf_frame* f, const char* name, const char* attrs,
-                     const int64_t* sizes, int nattrs, const int32_t* inputs,
-                     int ninputs, int first, int noutputs, const int32_t* last,
-                     int nlast) {
-  clear_status(f);
-  TFE_Op* op = tfe.TFE_NewOp(f->context, name, f->status);
-  if (tf.TF_GetCode(f->status) != 0) return -1;
-  set_attrs(op, attrs, sizes, nattrs, f->status);
-  add_inputs(op, f, inputs, ninputs);
-  int count = -1;
-  if (tf.TF_GetCode(f->status) == 0)
-    count = execute(op, f, first, noutputs, last, nlast);
-  tfe.TFE_DeleteOp(op);
-  return count;
-}
-
-void sf_op_def(const char* op, TF_Buffer* def, TF_Status* status) {
-  // TensorFlow requires a graph, and would also find the functions of that
-  // graph; so the graph is empty.
-  TF_Graph* g = tf.TF_NewGraph();
-  tfe.TF_GraphGetOpDef(g, op, def, status);
-  tf.TF_DeleteGraph(g);
-}

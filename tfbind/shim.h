@@ -73,11 +73,6 @@ TF_Session* sf_load_saved_model(TF_Graph*, const char* target, const char* dir,
 // Starts a server, which runs until the process ends. Returns its address, or
 // NULL if the status is an error.
 const char* sf_new_server(const void* def, size_t size, TF_Status*);
-// Changes the functions of replace.c for a process with a server.
-void sf_serving(void);
-// Returns how often TensorFlow called the functions of replace.c: for a random
-// number, and to abort the transfers of a run.
-void sf_replaced(uint64_t* numbers, uint64_t* aborts);
 void sf_close_session(TF_Session*, TF_Status*);
 void sf_delete_session(TF_Session*, TF_Status*);
 TF_DeviceList* sf_list_devices(TF_Session*, TF_Status*);
@@ -115,47 +110,6 @@ TF_Buffer* sf_new_buffer(const void* data, size_t size);
 void sf_read_buffer(const TF_Buffer*, const void** data, size_t* size);
 void sf_delete_buffer(TF_Buffer*);
 
-// Looks up the functions for eager execution; needs sf_load first. Returns
-// NULL, or an error message that is valid until the next call. All functions
-// below need it.
-const char* sf_load_eager(void);
-TFE_Context* sf_new_eager(const void* config, size_t size, TF_Status*);
-void sf_delete_eager(TFE_Context*);
-
-// Numbered places that hold values of a context.
-typedef struct sf_frame {
-  TFE_Context* context;
-  TF_Status* status;
-  int nplaces;
-  TFE_TensorHandle** places;  // owned; NULL for an empty place
-  double scalar;
-} sf_frame;
-
-sf_frame* sf_new_frame(TFE_Context*, int nplaces);
-void sf_delete_frame(sf_frame*);
-// These functions return the status code. A previous value of the place is
-// dropped.
-unsigned int sf_frame_put(sf_frame*, int place, const TF_Tensor*);
-unsigned int sf_frame_share(const sf_frame*, int place, sf_frame* to, int at);
-void sf_frame_move(sf_frame*, int place, sf_frame* to, int at);
-// Returns NULL if the status is an error.
-TF_Tensor* sf_frame_get(sf_frame*, int place);
-// Sets scalar to the value of a one-element number, else to NaN.
-unsigned int sf_frame_read(sf_frame*, int place);
-void sf_frame_drop(sf_frame*, const int32_t* places, int count);
-
-// Executes one operation. attrs has nattrs names, each followed by a zero byte
-// and by its serialized AttrValue, whose size is in sizes. inputs are places;
-// the outputs go to noutputs places starting at first. last lists places to
-// drop: inputs before the operation runs, outputs after it. Returns the number
-// of outputs, or -1 if the status is an error.
-int sf_frame_execute(sf_frame*, const char* name, const char* attrs,
-                     const int64_t* sizes, int nattrs, const int32_t* inputs,
-                     int ninputs, int first, int noutputs, const int32_t* last,
-                     int nlast);
-// Writes the definition of an operation to the buffer.
-void sf_op_def(const char* op, TF_Buffer* def, TF_Status*);
-
 // Statistics of this process's malloc; they do not need TensorFlow. malloc.go
 // has the names of the allocators in the same order. Amounts are in bytes, -1
 // if unknown.
@@ -171,6 +125,10 @@ int sf_trim_malloc(void);
 // Writes jemalloc's heap profile to a file. Returns 0 if malloc is not jemalloc
 // or does not profile.
 int sf_dump_heap(const char* path);
+
+// Returns the symbol of the function that contains an address, or NULL. The
+// name belongs to the library that has the function.
+const char* sf_function_at(uintptr_t address);
 
 // Sets glibc's mmap threshold, and its trim threshold to twice that. Returns 0
 // if malloc is not glibc's.

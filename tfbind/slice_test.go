@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/half"
+	"steadyfit/internal/dtype"
 	"steadyfit/tfbind"
 )
 
@@ -15,8 +15,8 @@ func TestTensorSlice(t *testing.T) {
 	sliceIs(t, []uint64{1 << 63}, []uint64{1 << 63})
 	sliceIs(t, []bool{true, false}, []bool{true, false})
 	sliceIs(t, []string{"a", ""}, []string{"a", ""})
-	sliceIs(t, []half.Float16{half.NewFloat16(1.5)}, []float32{1.5})
-	sliceIs(t, []half.BFloat16{half.NewBFloat16(-2)}, []float32{-2})
+	sliceIs(t, []dtype.Half{dtype.NewHalf(1.5)}, []float32{1.5})
+	sliceIs(t, []dtype.BFloat{dtype.NewBFloat(-2)}, []float32{-2})
 	sliceIs(t, []float32{}, []float32{})
 
 	tensor, err := tfbind.NewTensor([]float32{1, 2}, 2)

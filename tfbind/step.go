@@ -61,7 +61,7 @@ func (s *Session) Prepare(feeds, fetches []Output, options ...RunOptions) (*Step
 	step := &Step{session: s, fetches: slices.Clone(fetches), abort: o.Abort}
 	for i, f := range feeds {
 		in := input{name: f.name(), dtype: f.DType()}
-		if !in.dtype.supported() {
+		if !supported(in.dtype) {
 			return nil, fmt.Errorf("prepare step: input %s: %w: %s cannot be fed through a step", in.name, ErrType, in.dtype)
 		}
 		if slices.Contains(feeds[:i], f) {
@@ -210,7 +210,8 @@ func (in *input) holds(shape []int64, values int) error {
 		return fmt.Errorf("step input %s: %w", in.name, err)
 	}
 	if n != int64(values) {
-		return fmt.Errorf("step input %s: %w: shape %v holds %d elements, got %d values", in.name, ErrShape, slices.Clone(shape), n, values)
+		return fmt.Errorf("step input %s: %w: shape %v holds %d elements, got %d values", in.name, ErrShape,
+			slices.Clone(shape), n, values)
 	}
 	return nil
 }
@@ -261,8 +262,8 @@ func (st *Step) Run(ctx context.Context) error {
 // The trace level is always SOFTWARE_TRACE. Higher levels report no more about memory, take
 // longer, and start a profiler, which a process can have only once.
 func (st *Step) Trace(ctx context.Context) ([]byte, error) {
-	// The last value of a protobuf field counts. These bytes are trace_level = SOFTWARE_TRACE and
-	// report_tensor_allocations_upon_oom = true.
+	// These bytes set trace_level = SOFTWARE_TRACE and report_tensor_allocations_upon_oom = true.
+	// They replace earlier values, because the last value of a protobuf field counts.
 	options := capi.newBuffer(slices.Concat(st.proto, []byte{1 << 3, 1, 7 << 3, 1}))
 	defer capi.deleteBuffer(options)
 	metadata := capi.newBuffer(nil)
@@ -362,7 +363,8 @@ func (st *Step) readable(i int) error {
 		return fmt.Errorf("step output %d: %w: the step has %d outputs", i, ErrInvalidArgument, len(st.fetches))
 	}
 	if !st.ran {
-		return fmt.Errorf("step output %s: the last run failed, or there was no run yet: %w", st.fetches[i].name(), errFailedPrecondition)
+		return fmt.Errorf("step output %s: the last run failed, or there was no run yet: %w", st.fetches[i].name(),
+			errFailedPrecondition)
 	}
 	return nil
 }

@@ -9,12 +9,11 @@ import (
 	"unsafe"
 
 	"steadyfit/internal/dtype"
-	"steadyfit/internal/half"
 )
 
 // numeric is a Go type for the elements of a tensor other than strings.
 type numeric interface {
-	float32 | float64 | half.Float16 | half.BFloat16 | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | bool
+	float32 | float64 | dtype.Half | dtype.BFloat | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | bool
 }
 
 // element is a Go type for the elements of a tensor.
@@ -187,7 +186,7 @@ func (t *Tensor) Raw() ([]byte, error) {
 	return raw, t.copyTo(ptr(unsafe.SliceData(raw)))
 }
 
-// copyTo copies the elements, which are no strings, to memory of their size.
+// copyTo copies the elements to memory of their size. The elements must not be strings.
 func (t *Tensor) copyTo(to ptr) error {
 	if _, err := t.h.acquire(); err != nil {
 		return err
@@ -207,9 +206,9 @@ func (t *Tensor) Slice(buf any) (any, error) {
 	case String:
 		return Values[string](t)
 	case Float16:
-		return widened[half.Float16](t)
+		return widened[dtype.Half](t)
 	case BFloat16:
-		return widened[half.BFloat16](t)
+		return widened[dtype.BFloat](t)
 	}
 	typ := dtype.ByCode(int32(t.info.dtype))
 	if typ == nil {
@@ -224,7 +223,7 @@ func (t *Tensor) Slice(buf any) (any, error) {
 }
 
 func widened[T interface {
-	half.Float16 | half.BFloat16
+	dtype.Half | dtype.BFloat
 	Float32() float32
 }](t *Tensor) ([]float32, error) {
 	narrow, err := Values[T](t)

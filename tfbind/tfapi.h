@@ -18,10 +18,6 @@ typedef struct TF_SessionOptions TF_SessionOptions;
 typedef struct TF_ImportGraphDefOptions TF_ImportGraphDefOptions;
 typedef struct TF_DeviceList TF_DeviceList;
 typedef struct TF_Server TF_Server;
-typedef struct TFE_ContextOptions TFE_ContextOptions;
-typedef struct TFE_Context TFE_Context;
-typedef struct TFE_TensorHandle TFE_TensorHandle;
-typedef struct TFE_Op TFE_Op;
 
 // C gives an enum without negative values the type unsigned int.
 typedef unsigned int TF_Code;
@@ -111,32 +107,5 @@ typedef struct TF_TString {
   X(TF_Server*, TF_NewServer, (const void*, size_t, TF_Status*))               \
   X(void, TF_ServerStart, (TF_Server*, TF_Status*))                            \
   X(const char*, TF_ServerTarget, (TF_Server*))
-
-// The functions for eager execution, in the same form. TensorFlow does not
-// promise to keep them, so they are looked up only when first needed.
-#define SF_EAGER_FUNCTIONS(X)                                                 \
-  X(TFE_ContextOptions*, TFE_NewContextOptions, (void))                       \
-  X(void, TFE_ContextOptionsSetConfig,                                        \
-    (TFE_ContextOptions*, const void*, size_t, TF_Status*))                   \
-  X(void, TFE_DeleteContextOptions, (TFE_ContextOptions*))                    \
-  X(TFE_Context*, TFE_NewContext, (const TFE_ContextOptions*, TF_Status*))    \
-  X(void, TFE_DeleteContext, (TFE_Context*))                                  \
-  X(TFE_TensorHandle*, TFE_NewTensorHandle, (const TF_Tensor*, TF_Status*))   \
-  X(void, TFE_DeleteTensorHandle, (TFE_TensorHandle*))                        \
-  X(TF_Tensor*, TFE_TensorHandleResolve, (TFE_TensorHandle*, TF_Status*))     \
-  X(TFE_TensorHandle*, TFE_TensorHandleCopySharingTensor,                     \
-    (TFE_TensorHandle*, TF_Status*))                                          \
-  X(TFE_Op*, TFE_NewOp, (TFE_Context*, const char*, TF_Status*))              \
-  X(void, TFE_DeleteOp, (TFE_Op*))                                            \
-  X(void, TFE_OpAddInput, (TFE_Op*, TFE_TensorHandle*, TF_Status*))           \
-  X(void, TFE_Execute, (TFE_Op*, TFE_TensorHandle**, int*, TF_Status*))       \
-  X(void, TF_GraphGetOpDef,                                                   \
-    (TF_Graph*, const char*, TF_Buffer*, TF_Status*))
-
-// The header of this function (c_api_experimental.h) is not valid C, so a test
-// reads its text instead.
-#define SF_EXPERIMENTAL_FUNCTIONS(X) \
-  X(void, TFE_OpSetAttrValueProto,   \
-    (const TFE_Op*, const char*, const void*, size_t, TF_Status*))
 
 #endif  // STEADYFIT_TFAPI_H_

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/half"
+	"steadyfit/internal/dtype"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
@@ -56,8 +56,8 @@ func roundTrip[T tfbind.Element](values ...T) func(*testing.T) {
 func TestTensorTypes(t *testing.T) {
 	t.Run("float32", roundTrip[float32](0, -1.5, math.MaxFloat32))
 	t.Run("float64", roundTrip(0, -1.5, math.MaxFloat64))
-	t.Run("float16", roundTrip(half.NewFloat16(1.5), half.NewFloat16(-65504)))
-	t.Run("bfloat16", roundTrip(half.NewBFloat16(1.5), half.NewBFloat16(-3e38)))
+	t.Run("float16", roundTrip(dtype.NewHalf(1.5), dtype.NewHalf(-65504)))
+	t.Run("bfloat16", roundTrip(dtype.NewBFloat(1.5), dtype.NewBFloat(-3e38)))
 	t.Run("int8", roundTrip[int8](math.MinInt8, 0, math.MaxInt8))
 	t.Run("int16", roundTrip[int16](math.MinInt16, 0, math.MaxInt16))
 	t.Run("int32", roundTrip[int32](math.MinInt32, 0, math.MaxInt32))
@@ -82,13 +82,13 @@ func TestHalfAndBrain(t *testing.T) {
 		{1.01171875, 0x3c0c, 0x3f82},
 		{float32(math.Inf(1)), 0x7c00, 0x7f80},
 	} {
-		assert.Equal(t, c.half, uint16(half.NewFloat16(c.in)), "float16 of %v", c.in)
-		assert.Equal(t, c.brain, uint16(half.NewBFloat16(c.in)), "bfloat16 of %v", c.in)
+		assert.Equal(t, c.half, uint16(dtype.NewHalf(c.in)), "float16 of %v", c.in)
+		assert.Equal(t, c.brain, uint16(dtype.NewBFloat(c.in)), "bfloat16 of %v", c.in)
 	}
 	nan := math.Float32frombits(0x7f800001)
-	assert.True(t, math.IsNaN(float64(half.NewBFloat16(nan).Float32())))
-	assert.True(t, math.IsNaN(float64(half.NewFloat16(nan).Float32())))
-	assert.Equal(t, float32(1.0078125), half.NewBFloat16(1.0078125).Float32())
+	assert.True(t, math.IsNaN(float64(dtype.NewBFloat(nan).Float32())))
+	assert.True(t, math.IsNaN(float64(dtype.NewHalf(nan).Float32())))
+	assert.Equal(t, float32(1.0078125), dtype.NewBFloat(1.0078125).Float32())
 }
 
 func TestTensorErrors(t *testing.T) {
@@ -292,7 +292,8 @@ func TestStepTrace(t *testing.T) {
 	ctx := context.Background()
 	s := variableGraph().session(t)
 	for _, options := range [][]byte{nil, {8, 0}, {8, 3, 16, 0xe0, 0xd4, 3}} { // NO_TRACE; FULL_TRACE and a timeout
-		step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")}, tfbind.RunOptions{Proto: options})
+		step, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "twice")},
+			tfbind.RunOptions{Proto: options})
 		require.NoError(t, err)
 		defer step.Close()
 		_, err = step.Trace(ctx)
@@ -550,7 +551,8 @@ func TestAbortCutsARunShort(t *testing.T) {
 	assert.ErrorIs(t, err, tfbind.ErrInterrupted)
 	assert.ErrorIs(t, err, cause)
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
-	_, err = s.Run(context.Background(), tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{1})}, []tfbind.Output{output(t, s, "ready")})
+	_, err = s.Run(context.Background(), tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{1})},
+		[]tfbind.Output{output(t, s, "ready")})
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
@@ -586,7 +588,8 @@ func TestCloseEndsRuns(t *testing.T) {
 
 func TestStepRefusesASecondUser(t *testing.T) {
 	s := blockingGraph().session(t)
-	wait, err := s.Prepare([]tfbind.Output{output(t, s, "x")}, []tfbind.Output{output(t, s, "wait"), output(t, s, "ready")})
+	wait, err := s.Prepare([]tfbind.Output{output(t, s, "x")},
+		[]tfbind.Output{output(t, s, "wait"), output(t, s, "ready")})
 	require.NoError(t, err)
 	defer wait.Close()
 	require.NoError(t, wait.Set(0, []float32{1}))
@@ -662,7 +665,8 @@ func TestLive(t *testing.T) {
 	assert.Equal(t, before.Sessions+1, now.Sessions)
 	assert.Equal(t, before.Graphs+1, now.Graphs)
 	x.Close()
-	out, err := s.Run(context.Background(), tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{1})}, []tfbind.Output{output(t, s, "twice")})
+	out, err := s.Run(context.Background(), tfbind.Feeds{output(t, s, "x"): tensor(t, []float32{1})},
+		[]tfbind.Output{output(t, s, "twice")})
 	require.NoError(t, err)
 	out.Close()
 	assert.Equal(t, before.Tensors+1, tfbind.Live().Tensors, "the feed is open until the test ends")
@@ -730,6 +734,8 @@ func TestLeaksAreCounted(t *testing.T) {
 }
 
 // Many tensors, runs, sessions and strings need a bounded amount of native memory.
+//
+//lane:skip gcstress (measures memory)
 func TestNoNativeGrowth(t *testing.T) {
 	ctx := context.Background()
 	s := variableGraph().session(t)

@@ -6,20 +6,16 @@ import (
 	"fmt"
 	"time"
 
-	"steadyfit/adapter"
 	"steadyfit/fit"
 	"steadyfit/internal/files"
-	"steadyfit/internal/notes"
+	"steadyfit/internal/manifest"
 	"steadyfit/session"
 )
 
 // openAdapter reads the adapter to start from, and checks the folder for the trained one.
 func (t *training) openAdapter() (err error) {
 	if t.Adapter != "" {
-		if t.start, err = adapter.Read(t.Adapter, t.model.WeightBytes()); err == nil {
-			err = session.CheckAdapter(t.model, t.start)
-		}
-		if err != nil {
+		if t.start, err = session.ReadAdapter(t.Adapter, t.model); err != nil {
 			return err
 		}
 		t.model = t.model.WithRecord(t.start.Record)
@@ -76,12 +72,12 @@ func (r *Result) withSaved(err error) error {
 }
 
 // record adds the record of the data to a trained model.
-func (t *training) record(dir string) error { return notes.Record(dir, t.reader.record) }
+func (t *training) record(dir string) error { return manifest.RecordNotes(dir, t.reader.record) }
 
 // versions returns how SaveVersion saves the trained model. A restarted process of a supervised
 // training finds the version that an earlier one wrote.
 func (t *training) versions() session.Versions {
-	v := session.Versions{Dir: t.OutVersion, Keep: t.KeepVersions}
+	v := session.Versions{Dir: t.OutVersion}
 	if status := t.worker.Status(); !status.Began.IsZero() {
 		v.Training = status.Began.UTC().Format(time.RFC3339Nano)
 	}

@@ -24,24 +24,30 @@ func TestLimits(t *testing.T) {
 		without func(l *autotune.Limits)
 	}{
 		{"nothing set", autotune.Fixed{}, session.Options{}, func(*autotune.Limits) {}},
-		{"steps", autotune.Fixed{}, session.Options{StepsPerExecution: 8}, func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
-		{"one step", autotune.Fixed{StepsPerExecution: true}, session.Options{}, func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
+		{"steps", autotune.Fixed{}, session.Options{StepsPerExecution: 8},
+			func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
+		{"one step", autotune.Fixed{StepsPerExecution: true}, session.Options{},
+			func(l *autotune.Limits) { l.StepsPerExecution = 0 }},
 		{"compiled", autotune.Fixed{}, session.Options{Compiled: true}, func(l *autotune.Limits) { l.Compiled = false }},
-		{"threads", autotune.Fixed{}, device(gpuopts.Options{InterThreads: 1}), func(l *autotune.Limits) { l.Threads = false }},
+		{"threads", autotune.Fixed{}, device(gpuopts.Options{InterThreads: 1}),
+			func(l *autotune.Limits) { l.Threads = false }},
 		{"oneDNN", autotune.Fixed{}, device(gpuopts.Options{OneDNN: "off"}), func(l *autotune.Limits) { l.OneDNN = false }},
-		{"oneDNN by a variable", autotune.Fixed{OneDNN: true}, session.Options{}, func(l *autotune.Limits) { l.OneDNN = false }},
-		{"bfloat16", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.BFloat16}), func(l *autotune.Limits) { l.Precision = false }},
-		{"float16", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16}), func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
-		{"float16, resolved", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16CPU}), func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
+		{"oneDNN by a variable", autotune.Fixed{OneDNN: true}, session.Options{},
+			func(l *autotune.Limits) { l.OneDNN = false }},
+		{"bfloat16", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.BFloat16}),
+			func(l *autotune.Limits) { l.Precision = false }},
+		{"float16", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16}),
+			func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
+		{"float16, resolved", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16CPU}),
+			func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
 	} {
 		want := all
 		c.without(&want)
-		a := Autotune{Mode: Precision, Fixed: c.fixed}
-		assert.Equal(t, want, a.limits(c.options, 50), c.name)
+		assert.Equal(t, want, c.fixed.Limits(c.options, 50, true), c.name)
 	}
 }
 
-// Unless the threads are set, autotune measures during the steps whether the calling thread runs
+// Unless the threads are set, a training measures during the steps whether the calling thread runs
 // them faster.
 func TestStepsChooseTheirThread(t *testing.T) {
 	for _, c := range []struct {
@@ -49,14 +55,15 @@ func TestStepsChooseTheirThread(t *testing.T) {
 		live   bool
 	}{
 		{func(*Config) {}, true},
-		{func(c *Config) { c.Autotune.Mode = "" }, false},
+		{func(c *Config) { c.Autotune.Mode = "" }, true},
 		{func(c *Config) { c.Autotune.Fixed.Threads = true }, false},
 		{func(c *Config) { c.Session.CallerRuns = true }, false},
 	} {
 		config := Config{
 			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Prefetch: -1, Loop: fit.Loop{Batch: 32, Epochs: 1},
-			Autotune: Autotune{Mode: On, Cache: t.TempDir()}, Trace: Never, CacheFeatures: "",
+			Autotune: Autotune{Mode: On}, CacheFeatures: "",
 		}
+		t.Setenv("XDG_CACHE_HOME", t.TempDir())
 		c.change(&config)
 		var live bool
 		config.Loop.Hook(fit.Hook{Name: "look", Start: func(_ context.Context, s *fit.State) error {

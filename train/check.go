@@ -7,8 +7,8 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
-	"steadyfit/internal/english"
 	"steadyfit/internal/inputs"
+	"steadyfit/internal/texts"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -52,8 +52,9 @@ func labelHint(err error, ds data.Dataset, model *savedmodels.Model, signature s
 		case columns == nil:
 			return option.Errorf("%w (for a table or records, {Data.Label} names the label)", err)
 		default:
-			return option.Errorf("%s: %w: signature %s takes a label, and the table has the columns %s, none of which is called label or y; {Data.Label} names the label",
-				m.Name(), session.ErrData, signature, english.Some(columns))
+			return option.Errorf("%s: %w: signature %s takes a label, and the table has the columns %s, none of which is "+
+				"called label or y; {Data.Label} names the label",
+				m.Name(), session.ErrData, signature, texts.Some(columns))
 		}
 	}
 	return err
@@ -61,7 +62,8 @@ func labelHint(err error, ds data.Dataset, model *savedmodels.Model, signature s
 
 // checkInput checks the classes of a label, the magnitudes of floats, or the ranges of
 // integers.
-func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor, field string) error {
+func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor,
+	field string) error {
 	rows := int64(0) // rows of the embedding table of the input
 	_, _, integer := integerRange(in.DType.String())
 	if m != nil {
@@ -120,12 +122,16 @@ func classesOf(m *savedmodels.Metadata, label string) int {
 
 // checkNames returns an error if class names cannot be mapped to the class numbers of a model.
 func checkNames(ds, field string, names []string, classes int) error {
-	shown := english.Some(names)
+	shown := texts.Some(names)
 	switch {
 	case len(names) > classes:
-		return fmt.Errorf("%s: field %s has the %d labels %s, and the model has %d classes: rename or remove the labels (or class folders) that are not classes of the model, or export the model with %d classes: %w", ds, field, len(names), shown, classes, len(names), data.ErrLabel)
+		return fmt.Errorf("%s: field %s has the %d labels %s, and the model has %d classes: rename or remove the labels "+
+			"(or class folders) that are not classes of the model, or export the model with %d classes: %w", ds, field,
+			len(names), shown, classes, len(names), data.ErrLabel)
 	case len(names) > 0 && len(names) < classes:
-		return fmt.Errorf("%s: field %s has the %d labels %s, and the model has %d classes without names, so the labels have no numbers; write numbers, or export the model with its class names: %w", ds, field, len(names), shown, classes, data.ErrLabel)
+		return fmt.Errorf("%s: field %s has the %d labels %s, and the model has %d classes without names, so the labels "+
+			"have no numbers; write numbers, or export the model with its class names: %w", ds, field, len(names), shown,
+			classes, data.ErrLabel)
 	}
 	return nil
 }
@@ -139,9 +145,9 @@ var overflows = map[tfbind.DType]float64{
 func integerRange(name string) (low, high int64, ok bool) {
 	t := dtype.ByName(name)
 	switch {
-	case t == nil || t.Kind != dtype.Int && t.Kind != dtype.Uint:
+	case t == nil || t.Kind != dtype.IntKind && t.Kind != dtype.UintKind:
 		return 0, 0, false
-	case t.Kind == dtype.Int:
+	case t.Kind == dtype.IntKind:
 		return math.MinInt64 >> (64 - 8*t.Size), math.MaxInt64 >> (64 - 8*t.Size), true
 	case t.Size == 8:
 		return 0, math.MaxInt64, true

@@ -1,14 +1,5 @@
 package train
 
-import (
-	"context"
-	"fmt"
-	"path/filepath"
-
-	"steadyfit/cluster"
-	"steadyfit/session"
-)
-
 // ranked reports whether the training has several ranks. rank is the index of this one.
 func (c *Config) ranked() (rank int, ranked bool) {
 	if c.Cluster == nil || len(c.Cluster.Workers) == 1 {
@@ -19,9 +10,6 @@ func (c *Config) ranked() (rank int, ranked bool) {
 
 // checkCluster returns an error for options that do not work with several ranks.
 func (c *Config) checkCluster() error {
-	if c.Checkpoints.Copies > 0 && c.Checkpoints.Folder == "" {
-		return refuse("Checkpoints.Copies", c.Checkpoints.Copies, "needs {Config.Checkpoints}, the folder for them")
-	}
 	if c.Cluster == nil {
 		return nil
 	}
@@ -44,13 +32,12 @@ func (c *Config) checkCluster() error {
 	case c.Budget.Limit != 0:
 		return alone("Budget.Limit", c.Budget.Limit)
 	case c.resets():
-		return alone("ResetPolicy.Depth", c.Reset.Depth)
+		return alone("Reset.Depth", c.Reset.Depth)
 	case c.OnOutOfMemory != "":
 		return alone("Config.OnOutOfMemory", c.OnOutOfMemory)
-	case c.Trace == Always:
-		return alone("Config.Trace", nil)
 	case c.Loop.Batch < len(c.Cluster.Workers):
-		return refuse("Loop.Batch", c.Loop.Batch, "the batch is shared by %d ranks, so some would have no sample; expected at least that many", len(c.Cluster.Workers))
+		return refuse("Loop.Batch", c.Loop.Batch, "the batch is shared by %d ranks, so some would have no sample; "+
+			"expected at least that many", len(c.Cluster.Workers))
 	}
 	return nil
 }
@@ -61,51 +48,15 @@ func (c *Config) asRank() {
 	if !ranked {
 		return
 	}
-	c.Session.Cluster, c.ChooseSteps, c.CacheFeatures, c.Trace = c.Cluster, false, "", Never
+	c.Session.Cluster, c.ChooseSteps, c.CacheFeatures = c.Cluster, false, ""
 	if rank > 0 {
 		c.Out, c.OutVersion, c.OutAdapter, c.Progress = "", "", "", nil
 	}
 }
 
-// follow changes the checkpoint options of a rank other than the first, which takes over the state
-// of the first one. Ranks up to Checkpoints.Copies write copies, and the others write none.
-func (t *training) follow() {
-	switch rank, _ := t.ranked(); {
-	case rank > t.Checkpoints.Copies:
-		t.Checkpoints, t.Resume = Checkpoints{}, false
-	case rank > 0:
-		t.Checkpoints.Folder = filepath.Join(t.Checkpoints.Folder, fmt.Sprintf("rank-%d", rank))
-		t.ContinueOnWriteError = true
-	}
-}
-
-// openRank opens the session of a rank, with the ranks that are present.
-func (t *training) openRank(ctx context.Context) (err error) {
-	t.Loop.Log.Info("waiting for the other ranks", "cluster", t.Cluster)
-	defer t.worker.Busy()()
-	if t.Cluster.MinWorkers == 0 {
-		t.session, err = session.Open(ctx, t.plan)
-		return err
-	}
-	return t.Cluster.Rendezvous(ctx, t.Loop.Log, func(ctx context.Context, present *cluster.Cluster) error {
-		missing := len(t.Cluster.Workers) - len(present.Workers)
-		t.Cluster, t.Session.Cluster = present, present
-		err := t.compile()
-		if err == nil && missing > 0 {
-			if why := t.plan.WhyInexact(); why != "" {
-				t.Loop.Log.Warn("with fewer ranks, each has a larger part of a batch, which changes the updates of this model", "missing", missing, "reason", why)
-			}
-		}
-		if err == nil {
-			t.session, err = session.Open(ctx, t.plan)
-		}
-		return err
-	})
-}
-
 // stopped reports whether a rank has requested a stop.
 func (t *training) stopped() bool {
-	group := t.session.Capabilities().Ranks()
+	group := t.session.Ranks()
 	return group != nil && group.Stopped() != nil
 }
 
@@ -113,7 +64,7 @@ func (t *training) stopped() bool {
 // learns of it early: a process that was killed before would start again and wait for ranks that have
 // ended. The first rank ends even if another one is lost, so the others report before they wait.
 func (t *training) leave(r Result, result error) error {
-	group := t.session.Capabilities().Ranks()
+	group := t.session.Ranks()
 	if group == nil {
 		return nil
 	}

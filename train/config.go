@@ -7,12 +7,11 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/fit/budget"
+	"steadyfit/internal/budget"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/memlayer"
@@ -56,16 +55,13 @@ type Config struct {
 	ClassWeights map[string]float64
 	// Augmentation changes training images at random.
 	Augmentation data.Augmentation
-	// CheckImages decodes all images, or the texts of class folders, once before training, to find
-	// damaged ones.
-	CheckImages bool
 
 	// Session and loop.
 
 	// Loop configures the training loop. Run sets Session, Validation, Recover and Resume, and
 	// Alive if it is nil.
 	Loop fit.Loop
-	// Session configures the session. Run sets Seed, ReadOnly, ListAllocations and Cluster.
+	// Session configures the session. Run sets Seed, ReadOnly and Cluster.
 	Session session.Options
 	// Cluster makes this process a rank of a cluster (session.Options.Cluster); nil trains in one
 	// process. All ranks need the same Config, except for paths. Loop.Batch is the size of the
@@ -83,7 +79,7 @@ type Config struct {
 	CacheFeatures Choice
 	// Allocator is the malloc of the process: jemalloc, tcmalloc or mimalloc, if installed, or
 	// "mmap", which returns large blocks to the system when they are freed. Empty changes nothing.
-	// Run restarts the program with the environment variables that it needs.
+	// It needs environment variables. If some are not set, the training runs in a child process.
 	Allocator string
 	// TensorFlow is the TensorFlow library to open, as in tfbind.Load.
 	TensorFlow string
@@ -97,25 +93,15 @@ type Config struct {
 	// Out is the folder for the trained SavedModel, which is replaced; empty saves no model.
 	Out string
 	// OutVersion is a folder for numbered versions of the trained SavedModel, as TensorFlow Serving
-	// reads it (session.Session.SaveVersion); empty saves none. Out must then be empty. KeepVersions
-	// is the number of newest versions to keep; 0 keeps all.
-	OutVersion   string
-	KeepVersions int
+	// reads it (session.Session.SaveVersion); empty saves none. Out must then be empty.
+	OutVersion string
 	// OutAdapter is the folder for the trained weights alone (package adapter); empty saves
 	// none.
 	OutAdapter string
-	// ContinueOnWriteError sets fit.Checkpoint.ContinueOnError. The hooks in Loop have such options
-	// of their own.
-	ContinueOnWriteError bool
-	// Trace selects whether a step is traced at the start, to report which options take effect:
-	// Always, Never, or UnlessLimited, which traces unless memory is limited, since the first
-	// steps under a limit must be representative. Empty is like UnlessLimited if an option may
-	// not take effect, and otherwise Never.
-	Trace Choice
 	// Profile selects steps whose operations are traced.
 	Profile Profile
-	// TensorBoard configures event files for TensorBoard; without a folder there are none.
-	TensorBoard TensorBoard
+	// TensorBoard is the folder for event files (observe.TensorBoard); empty writes none.
+	TensorBoard string
 	// MetricsListen is an address HOST:PORT for metrics in the format of Prometheus
 	// (observe.Prometheus); empty serves none.
 	MetricsListen string
@@ -131,23 +117,24 @@ type Config struct {
 
 	// Memory and recovery.
 
-	// Supervise selects whether the training runs in a child process: Always restarts it when it
-	// crashes or hangs, and needs Checkpoints. ForBudget uses a child process if a budget may need a
-	// new process and Checkpoints is set, and does not restart after crashes. Empty trains in this
-	// process. Supervisor configures the supervision. A child process runs main from its beginning
-	// and ends in Run. Run returns only in the parent. Run sets Supervisor.Result. If Supervisor.Log
-	// is nil, the reasons of restarts go to Loop.Log.
+	// Supervise selects whether the training runs in a child process (Init): Always restarts it when it
+	// crashes or hangs, and needs Checkpoints unless Supervisor.Restarts is negative. ForBudget uses a
+	// child process if a budget may need a new process and Checkpoints is set, and does not restart
+	// after crashes. Empty trains in this process. Supervisor configures the supervision. If
+	// Supervisor.Log is nil, the reasons of restarts go to Loop.Log.
 	Supervise  Choice
 	Supervisor supervise.Options
+	// Child is passed to the function of Init in a child process, as JSON.
+	Child any
+	// Outcome returns the exit code and the text of an error in a child process, which become those of
+	// the *supervise.Error in the parent. nil means ExitCode, and the text of the error.
+	Outcome func(err error) (code int, text string)
 	// Worker is for programs that call supervise.Run themselves, for example to run several
-	// trainings in one process. Supervise then has no effect, and Resume decides whether the
+	// trainings in one child process. Supervise then has no effect, and Resume decides whether the
 	// training resumes.
 	Worker *supervise.Worker
-	// Reset resets the session regularly; nil disables resets. Run sets Restart.
-	Reset *budget.ResetPolicy
-	// ReleaseMemory applies the release profile (session.UseEnvironment), so that resets return memory
-	// to the system.
-	ReleaseMemory bool
+	// Reset resets the session regularly.
+	Reset Reset
 	// Budget keeps memory under a limit. If its layer is "gpu process used", it limits
 	// TensorFlow's pool on the first GPU.
 	Budget Budget
@@ -169,21 +156,6 @@ type Checkpoints struct {
 	// Best is a metric whose best checkpoint is also kept. Empty means val_loss, if there is a
 	// validation.
 	Best string
-	// Copies is the number of ranks after the first one that also write checkpoints, each to a
-	// folder rank-N in Folder. If the first rank resumes and has no checkpoint, all ranks resume
-	// from the newest copy.
-	Copies int
-}
-
-// TensorBoard configures event files for TensorBoard (observe.TensorBoard).
-type TensorBoard struct {
-	// Folder is the folder for the runs train and validation.
-	Folder string
-	// EverySteps is the number of train steps between values within an epoch; 0 means none.
-	EverySteps int
-	// Histograms is the number of epochs between histograms of the trained weights; 0 means
-	// none.
-	Histograms int
 }
 
 // Budget limits the memory of a training; a Limit of 0 means none.
@@ -197,22 +169,30 @@ func (b Budget) ofProcess() bool { return b.Limit != 0 && b.Layer != memlayer.GP
 
 func (b Budget) ofGPU() bool { return b.Limit != 0 && b.Layer == memlayer.GPUProcess }
 
+// Reset resets the session at intervals, between steps. The state is preserved, so results do not change.
+type Reset struct {
+	// Depth is the depth of each reset: one of session.Session.Reset, or "process", which continues in a new
+	// process and needs Supervise. Empty and "none" disable resets.
+	Depth string
+	// EverySteps and EveryEpochs are the intervals between resets, counted from the beginning of the
+	// training. If both are 0, EveryEpochs is 1.
+	EverySteps, EveryEpochs int
+}
+
 // Choice is a value of an option that chooses among words. The comment of each option names its
 // words; an empty Choice is the default.
 type Choice string
 
 // The words of all options.
 const (
-	Always        Choice = "always"
-	Never         Choice = "never"
-	On            Choice = "on"
-	Auto          Choice = "auto"
-	Precision     Choice = "precision"
-	Live          Choice = "live"
-	UnlessLimited Choice = "unless-limited"
-	ForBudget     Choice = "budget"
-	MicroBatch    Choice = "microbatch"
-	Restart       Choice = "restart"
+	Always     Choice = "always"
+	Never      Choice = "never"
+	On         Choice = "on"
+	Auto       Choice = "auto"
+	Precision  Choice = "precision"
+	ForBudget  Choice = "budget"
+	MicroBatch Choice = "microbatch"
+	Restart    Choice = "restart"
 )
 
 // Result is the outcome of a training.
@@ -231,10 +211,11 @@ func (c *Config) checkRanges() error {
 		option          string
 		value, min, max int
 	}{
-		{"Loop.Epochs", c.Loop.Epochs, 1, math.MaxInt}, {"Loop.Batch", c.Loop.Batch, 1, math.MaxInt32}, {"Loop.StepsPerEpoch", c.Loop.StepsPerEpoch, 0, math.MaxInt},
-		{"Checkpoints.Copies", c.Checkpoints.Copies, 0, math.MaxInt}, {"Config.KeepVersions", c.KeepVersions, 0, math.MaxInt}, {"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
-		{"Loop.ValidationEvery", c.Loop.ValidationEvery, 0, math.MaxInt}, {"Config.Prefetch", c.Prefetch, -1, contract.MaxAhead}, {"Data.Workers", c.Data.Workers, 0, contract.MaxWorkers},
-		{"TensorBoard.EverySteps", c.TensorBoard.EverySteps, 0, math.MaxInt}, {"TensorBoard.Histograms", c.TensorBoard.Histograms, 0, math.MaxInt},
+		{"Loop.Epochs", c.Loop.Epochs, 1, math.MaxInt}, {"Loop.Batch", c.Loop.Batch, 1, math.MaxInt32},
+		{"Loop.StepsPerEpoch", c.Loop.StepsPerEpoch, 0, math.MaxInt},
+		{"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
+		{"Loop.ValidationEvery", c.Loop.ValidationEvery, 0, math.MaxInt},
+		{"Config.Prefetch", c.Prefetch, -1, contract.MaxAhead}, {"Data.Workers", c.Data.Workers, 0, contract.MaxWorkers},
 	} {
 		if n.value < n.min {
 			return refuse(n.option, n.value, "expected at least %d", n.min)
@@ -246,8 +227,7 @@ func (c *Config) checkRanges() error {
 	return nil
 }
 
-// check returns an error for options that cannot work. It opens only the model, and only if
-// checkSplit needs it.
+// check returns an error for options that cannot work. It opens nothing.
 func (c *Config) check() error {
 	if err := c.checkRanges(); err != nil {
 		return err
@@ -258,14 +238,13 @@ func (c *Config) check() error {
 	case c.ValidationFraction != 0 && !(c.ValidationFraction > 0 && c.ValidationFraction < 1):
 		return refuse("Config.ValidationFraction", c.ValidationFraction, "expected a fraction between 0 and 1")
 	case c.ValidationFraction != 0 && c.Validation != "":
-		return refuse("Config.ValidationFraction", c.ValidationFraction, "{Config.Validation} names data; leave one of them out")
+		return refuse("Config.ValidationFraction", c.ValidationFraction,
+			"{Config.Validation} names data; leave one of them out")
 	case c.Loop.ValidationEvery > 1 && !c.validates():
 		return refuse("Loop.ValidationEvery", c.Loop.ValidationEvery, "needs {Config.Validation}, the data")
 	}
-	if err := cmp.Or(c.checkChoices(), c.checkFolders(), c.checkOutputs(), c.checkObservers(), c.checkProfile(), c.checkSupervision(), c.checkReset(), c.checkCluster(), c.Autotune.check()); err != nil {
-		return err
-	}
-	return c.checkSplit()
+	return cmp.Or(c.checkChoices(), c.checkFolders(), c.checkOutputs(), c.checkObservers(), c.checkProfile(),
+		c.checkSupervision(), c.checkReset(), c.checkCluster())
 }
 
 func (c *Config) checkChoices() error {
@@ -274,11 +253,10 @@ func (c *Config) checkChoices() error {
 		value  Choice
 		words  []Choice
 	}{
-		{"Autotune.Mode", c.Autotune.Mode, []Choice{On, Precision, Live}},
+		{"Autotune.Mode", c.Autotune.Mode, []Choice{On, Precision}},
 		{"Config.CacheFeatures", c.CacheFeatures, []Choice{Auto, On}},
 		{"Config.OnOutOfMemory", c.OnOutOfMemory, []Choice{MicroBatch, Restart}},
 		{"Config.Supervise", c.Supervise, []Choice{Always, ForBudget}},
-		{"Config.Trace", c.Trace, []Choice{Always, Never, UnlessLimited}},
 	} {
 		if o.value != "" && !slices.Contains(o.words, o.value) {
 			words := strings.Fields(strings.Trim(fmt.Sprint(o.words), "[]"))
@@ -295,9 +273,8 @@ func (c *Config) checkFolders() error {
 	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "":
 		return refuse("Checkpoints.Best", nil, "needs {Config.Checkpoints}, the folder for the best one")
 	case c.OutVersion != "" && c.Out != "":
-		return refuse("Config.OutVersion", c.OutVersion, "{Config.Out} names another folder for the trained model; leave one of them out")
-	case c.KeepVersions != 0 && c.OutVersion == "":
-		return refuse("Config.KeepVersions", c.KeepVersions, "needs {Config.OutVersion}, the folder of the versions")
+		return refuse("Config.OutVersion", c.OutVersion,
+			"{Config.Out} names another folder for the trained model; leave one of them out")
 	case c.Resume && c.Checkpoints.Folder == "":
 		return refuse("Config.Resume", nil, "needs {Config.Checkpoints}, the folder to resume from")
 	case c.Loop.ResumeAnyway && !c.Resume:
@@ -306,29 +283,42 @@ func (c *Config) checkFolders() error {
 	return nil
 }
 
-// checkOutputs returns an error if an output would replace or change the model or the data.
+// checkOutputs returns an error if an output would replace or change the model, the data or another output.
 func (c *Config) checkOutputs() error {
 	in := files.NewInputs(c.Model, c.Data.Path, c.Validation)
-	for _, o := range []struct {
+	type output struct {
 		option, path string
 		check        func(string) error
-	}{
-		{"Config.Out", c.Out, in.CheckFolder}, {"Config.OutVersion", c.OutVersion, in.Check}, {"Config.OutAdapter", c.OutAdapter, in.Check},
-		{"Config.Checkpoints", c.Checkpoints.Folder, in.Check}, {"TensorBoard.Folder", c.TensorBoard.Folder, in.Check}, {"Config.Profile", c.Profile.File, in.Check},
-	} {
+	}
+	outputs := []output{
+		{"Config.Out", c.Out, in.CheckFolder}, {"Config.OutVersion", c.OutVersion, in.Check},
+		{"Config.OutAdapter", c.OutAdapter, in.Check},
+		{"Config.Checkpoints", c.Checkpoints.Folder, in.Check}, {"Config.TensorBoard", c.TensorBoard, in.Check},
+		{"Config.Profile", c.Profile.File, in.Check},
+	}
+	for i, o := range outputs {
 		if err := wrong(o.option, o.path, o.check(o.path)); err != nil {
 			return err
+		}
+		for _, other := range outputs[:i] {
+			inside := files.Within(o.path, other.path)
+			switch {
+			case inside && other.option == "Config.Out":
+				return refuse(o.option, o.path, "this is inside of {Config.Out}, which is replaced as a whole; give another path")
+			case inside && files.Within(other.path, o.path):
+				return refuse(o.option, o.path, "{%s} has the same path; give another one", other.option)
+			}
 		}
 	}
 	return nil
 }
 
 func (c *Config) checkSupervision() error {
-	_, child := c.supervisor()
+	_, child := c.supervisor(false)
 	child = child || c.Worker != nil
 	restarts := c.Supervise == Always || c.Worker != nil
 	switch s := c.Supervisor; {
-	case c.Supervise == Always && c.Checkpoints.Folder == "":
+	case c.Supervise == Always && c.Checkpoints.Folder == "" && s.Restarts >= 0:
 		return refuse("Config.Supervise", nil, "needs {Config.Checkpoints}, the folder to resume from")
 	case s.Deadline < 0:
 		return refuse("Supervisor.Deadline", s.Deadline, "expected 0 or more")
@@ -346,60 +336,36 @@ func (c *Config) checkReset() error {
 	if !c.resets() {
 		return nil
 	}
-	p := *c.Reset
-	if p.Depth == contract.ResetProcess && c.Supervise != Always && c.Worker == nil {
-		return refuse("ResetPolicy.Depth", p.Depth, "needs {Config.Supervise}, which starts the next process")
+	if c.Reset.Depth == contract.ResetProcess && c.Supervise != Always && c.Worker == nil {
+		return refuse("Reset.Depth", c.Reset.Depth, "needs {Config.Supervise}, which starts the next process")
 	}
-	if p.Limit != 0 && p.Layer == memlayer.GPUProcess {
-		return refuse("ResetPolicy.Limit", p.Limit, "limits the memory of the process; expected {ResetPolicy.Layer} %s, %s or %s", memory.RSS, memory.Anon, "cgroup")
-	}
-	p.Restart = func(string) {}
-	return p.Check()
+	return c.resetHook(func(string) {}).Check()
 }
 
-func (c *Config) resets() bool { return c.Reset != nil && c.Reset.Depth != contract.ResetNone }
+func (c *Config) resets() bool { return c.Reset.Depth != "" && c.Reset.Depth != contract.ResetNone }
+
+func (c *Config) resetHook(restart func(reason string)) budget.Resets {
+	r := budget.Resets{Depth: c.Reset.Depth, EverySteps: c.Reset.EverySteps, EveryEpochs: c.Reset.EveryEpochs,
+		Restart: restart}
+	if r.EverySteps == 0 {
+		r.EveryEpochs = cmp.Or(r.EveryEpochs, 1)
+	}
+	return r
+}
 
 func (c *Config) splits() bool { return c.OnOutOfMemory == MicroBatch || c.Budget.ofGPU() }
 
-// checkSplit returns an error if the options need micro-batches and the model does not support
-// them. Otherwise the training would fail late, when memory runs out.
-func (c *Config) checkSplit() error {
-	if !c.splits() {
-		return nil
-	}
-	model, err := OpenModel(c.Model, c.LossOutput)
-	if err != nil {
-		return err
-	}
-	plan, err := session.Compile(model, c.Session)
-	if err == nil {
-		err = plan.CheckSplit()
-	}
-	if !isAny(err, savedmodels.ErrNoSignature, session.ErrInexactSplit) {
-		return err
-	}
-	refused := &option.Error{Option: "Config.OnOutOfMemory", Value: c.OnOutOfMemory, Reason: err.Error(), Fix: "choose to stop or to restart, which need no micro-batches", Err: err}
-	if c.OnOutOfMemory != MicroBatch {
-		refused.Option, refused.Value, refused.Fix = "Budget.Layer", c.Budget.Layer, "lower {Loop.Batch}, or limit TensorFlow's pool with {Options.MemoryFraction}"
-	}
-	return refused
-}
-
-// supervisor returns the options of supervision. ok is false if the training runs in this
-// process.
-func (c *Config) supervisor() (s supervise.Options, ok bool) {
+// supervisor returns the options of supervision. ok is false if the training runs in this process. other is
+// true if it needs another process because of environment variables.
+func (c *Config) supervisor(other bool) (s supervise.Options, ok bool) {
 	s = c.Supervisor
 	if c.Worker != nil || c.Supervise == Always {
-		if rank, ranked := c.ranked(); ranked && c.Cluster.MinWorkers > 0 {
-			s.Peers = len(c.Cluster.Workers) - 1
-			s.KillOrphan = rank > 0 // the other ranks continue without this one
-		}
 		return s, c.Worker == nil
 	}
-	if c.Supervise != ForBudget || !c.Budget.ofProcess() || c.Checkpoints.Folder == "" {
+	forBudget := c.Supervise == ForBudget && c.Budget.ofProcess() && c.Checkpoints.Folder != ""
+	if !forBudget && !other {
 		return s, false
 	}
-	s.Grace = cmp.Or(s.Grace, max(s.Deadline, time.Minute))
 	s.Deadline, s.Restarts = 0, -1
 	return s, true
 }
@@ -408,7 +374,9 @@ func (c *Config) supervisor() (s supervise.Options, ok bool) {
 // signature's loss output; empty means loss.
 func OpenModel(name, loss string) (*savedmodels.Model, error) {
 	if name == "" {
-		return nil, &option.Error{Option: "Config.Model", Reason: "missing", Fix: fmt.Sprintf("give a folder with a SavedModel, or %sNAME (%s)", contract.BuiltinPrefix, strings.Join(savedmodels.BuiltinNames(), ", "))}
+		return nil, &option.Error{Option: "Config.Model", Reason: "missing",
+			Fix: fmt.Sprintf("give a folder with a SavedModel, or %sNAME (%s)", contract.BuiltinPrefix,
+				strings.Join(savedmodels.BuiltinNames(), ", "))}
 	}
 	m, err := savedmodels.Open(name)
 	if err == nil {

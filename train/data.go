@@ -16,12 +16,11 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
-	"steadyfit/internal/english"
 	"steadyfit/internal/files"
 	"steadyfit/internal/inputs"
+	"steadyfit/internal/texts"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
-	"steadyfit/session"
 )
 
 // Data describes the data to read.
@@ -33,7 +32,11 @@ type Data struct {
 	// Label is the label column of a CSV or JSON lines file, or the label in records: its name or,
 	// in a CSV file, its number from 1, or -1 for the last. Empty means label or y.
 	Label string
-	// Header is "yes" or "no" if a table has a header line or not; see data.CSVOptions.
+	// Classes are the class names of text labels and class folders in the order of their numbers. Nil means the
+	// names that the model records or, if it records none, those of the training data in sorted order.
+	Classes []string
+	// Header is "no" if the first line of a CSV file is a row, and "yes" if it has the names of the columns
+	// though they are numbers; see data.CSVOptions.
 	Header string
 	// Height and Width are the size of images in pixels. Images in a folder are resized to it;
 	// samples that are rows of pixels must have it. 0 means the size that the model takes.
@@ -48,6 +51,9 @@ type Data struct {
 	MaxBytes int64
 	// Ignore lists fields of the data, values of records, or columns of tables to omit.
 	Ignore []string
+	// Keep lists fields that a prediction needs besides the inputs, also if the training left them out; columns of a
+	// table become texts.
+	Keep []string
 	// OnDisk selects whether arrays of .npy and uncompressed .npz files stay on disk: Always, Never,
 	// or empty for files of 1 GiB or more.
 	OnDisk Choice
@@ -95,6 +101,7 @@ func OpenData(model *savedmodels.Model, signature string, d Data, part string, p
 type reader struct {
 	Data
 	csv    data.CSVOptions
+	text   bool // whether the only input takes text
 	images data.ImageOptions
 	// pixels is the range of pixel values that the model takes; nil means 0 to 255.
 	pixels *[2]float64
@@ -102,8 +109,7 @@ type reader struct {
 	// training data adds the rest.
 	record savedmodels.DataRecord
 	// fixed is true if an earlier training or the training data determines the class numbers.
-	// trains is true once the training data is open.
-	fixed, trains bool
+	fixed bool
 	// predicts is true if no label is needed.
 	predicts bool
 	// sortable is the number of classes of a model without class names; 0 if unknown. If the data
@@ -111,9 +117,7 @@ type reader struct {
 	sortable int
 	// ranges are the values that float inputs take, by field, if the model records them.
 	ranges map[string][2]float64
-	// noImages is the error for images without a size; nil if the signature takes images.
-	noImages error
-	opened   []*data.InMemory
+	opened []*data.InMemory
 }
 
 func newReader(model *savedmodels.Model, signature string, d Data) (*reader, error) {
@@ -125,20 +129,23 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if r.csv, err = inputs.CSVOptions(model, signature); err != nil {
 		return nil, err
 	}
-	r.csv.Header = d.Header
+	r.csv.Header, r.csv.Keep = d.Header, d.Keep
 	if r.images, r.pixels, err = inputs.ImageOptions(model, signature, d.Height, d.Width); err != nil {
 		return nil, err
 	}
-	if r.csv.Text { // with a size, images can be opened, and checkData says that the model takes text
+	r.text = len(r.csv.Inputs) == 1 && r.csv.Inputs[0].Type == "string"
+	if r.text { // with a size, images can be opened, and checkData says that the model takes text
 		r.images.Height, r.images.Width = cmp.Or(r.images.Height, 1), cmp.Or(r.images.Width, 1)
 	}
 	m := cmp.Or(model.Metadata, &savedmodels.Metadata{})
 	r.record = m.DataRecord
-	if err := r.setSchema(signature == model.Roles.Train); err != nil {
+	r.csv.Known = r.record.Columns
+	if err := cmp.Or(r.setClasses(), r.setSchema()); err != nil {
 		return nil, fmt.Errorf("%s: %w", model.Dir, err)
 	}
 	if s := r.record.Scale; s != nil && d.Scale != nil && *s != *d.Scale {
-		return nil, &option.Error{Option: "Data.Scale", Value: scaleText(*d.Scale), Reason: "the model was trained with bytes scaled to " + scaleText(*s), Fix: "leave it out"}
+		return nil, &option.Error{Option: "Data.Scale", Value: scaleText(*d.Scale),
+			Reason: "the model was trained with bytes scaled to " + scaleText(*s), Fix: "leave it out"}
 	}
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -147,11 +154,10 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if signature != model.Roles.Train {
 		r.ignoreRecorded(sig)
 	}
-	r.noImages = noImages(sig)
 	r.ranges = map[string][2]float64{}
 	for _, in := range sig.DataInputs() {
 		kind := dtype.ByName(in.DType.String())
-		float := kind != nil && kind.Kind == dtype.Float
+		float := kind != nil && kind.Kind == dtype.FloatKind
 		if r.sortable = max(r.sortable, m.Labels[in.Name].Classes); in.Name == "y" && float {
 			r.sortable = 2
 		}
@@ -167,38 +173,31 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	return r, nil
 }
 
-// noImages returns the error for images of unknown size if a signature has no input for images.
-func noImages(sig *savedmodels.Signature) error {
-	if inputs.TakesImages(sig) {
-		return nil
-	}
-	var names []string
-	row := ""
-	for _, in := range sig.DataInputs() {
-		if in.UnknownRank {
-			return nil // the input may be for images
-		}
-		names = append(names, in.Name)
-		if len(in.Shape) == 2 && in.Shape[1] != 1 {
-			row = "; for an input that takes pixels in a row, give the size of the images ({Data.Height})"
-		}
-	}
-	return option.Errorf("%w: it has images, and signature %s takes %s, none of which is for images"+row, session.ErrData, sig.Name, english.Some(names))
-}
-
 // ignoreRecorded adds the fields that the training left out to Ignore, except for inputs of a signature.
 func (r *reader) ignoreRecorded(sig *savedmodels.Signature) {
 	r.Ignore = slices.Clone(r.Ignore)
 	for _, name := range r.record.Ignored {
-		if sig.Input(name) == nil && name != r.Label && !slices.Contains(r.Ignore, name) {
+		if sig.Input(name) == nil && name != r.Label && !slices.Contains(slices.Concat(r.Ignore, r.Keep), name) {
 			r.Ignore = append(r.Ignore, name)
 		}
 	}
 }
 
+// setClasses sets the class names of the options, which may rename those of the model.
+func (r *reader) setClasses() error {
+	if len(r.Classes) == 0 {
+		return nil
+	}
+	if n := len(r.csv.Names); n > 0 && n != len(r.Classes) {
+		return refuse("Data.Classes", strings.Join(r.Classes, ","), "the model has %d: %s", n, texts.Some(r.csv.Names))
+	}
+	r.csv.Classes, r.csv.Names, r.images.Classes = r.Classes, nil, r.Classes
+	return nil
+}
+
 // setSchema sets the rules for columns: the rules in the options, which a training records, or else
 // the recorded rules.
-func (r *reader) setSchema(training bool) error {
+func (r *reader) setSchema() error {
 	if recorded := r.record.Schema; recorded != nil {
 		r.csv.Schema = &data.Schema{Partial: true}
 		if err := json.Unmarshal(recorded, r.csv.Schema); err != nil {
@@ -208,16 +207,11 @@ func (r *reader) setSchema(training bool) error {
 	if r.Schema == nil {
 		return nil
 	}
-	before, err := json.Marshal(r.csv.Schema)
-	if err == nil {
-		r.record.Schema, err = json.Marshal(r.Schema)
-	}
-	if err == nil && r.csv.Schema != nil && !training && r.Note != nil && string(before) != string(r.record.Schema) {
-		r.Note("the schema differs from that of the training, which the model records")
-	}
 	given := *r.Schema
 	given.Partial = given.Partial || r.predicts // such a table may have no label
 	r.csv.Schema = &given
+	var err error
+	r.record.Schema, err = json.Marshal(r.Schema)
 	return err
 }
 
@@ -228,7 +222,9 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	ds, err := r.read(d, part)
 	if errors.Is(err, data.ErrNoSplit) && part != "" {
 		if len(r.opened) > 0 && files.Same(d.Path, r.Path) {
-			return nil, &option.Error{Option: "Config.Validation", Value: d.Path, Reason: "this is the training data, which has no other part", Fix: "give other data, or hold out a fraction with {Config.ValidationFraction 0.1}"}
+			return nil, &option.Error{Option: "Config.Validation", Value: d.Path,
+				Reason: "this is the training data, which has no other part",
+				Fix:    "give other data, or hold out a fraction with {Config.ValidationFraction 0.1}"}
 		}
 		ds, err = r.read(d, "")
 	}
@@ -236,7 +232,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 		err = r.checkColumns(ds)
 	}
 	if err == nil && d.Memory == nil {
-		r.noteColumns(ds, d.Path)
+		r.noteColumns(ds)
 	}
 	if err == nil {
 		err = r.checkRange(ds)
@@ -244,7 +240,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	if err == nil && len(r.Ignore) > 0 {
 		ds, err = r.without(ds)
 	}
-	if err == nil && !(r.csv.Text && imageFields(ds) != nil) { // checkData refuses images for a text model
+	if err == nil && !(r.text && imageFields(ds) != nil) { // checkData refuses images for a text model
 		err = r.checkClasses(ds)
 	}
 	return ds, err
@@ -267,9 +263,11 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		return d.Memory.Workers(r.Workers), nil
 	}
 	if d.Path == "" {
-		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " + contract.BuiltinPrefix + "digits"}
+		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " +
+			contract.BuiltinPrefix + "digits"}
 	}
-	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore, Unlabelled: r.predicts, MaxBytes: r.MaxBytes}
+	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore,
+		Unlabelled: r.predicts, MaxBytes: r.MaxBytes}
 	labels := []string{"label", "y", ""} // other formats ignore the label
 	if r.Label != "" {
 		labels = []string{r.Label}
@@ -281,17 +279,11 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 			break
 		}
 	}
-	if noSize := (*option.Error)(nil); r.noImages != nil && errors.As(err, &noSize) && noSize.Option == "ImageOptions.Size" && noSize.Value == nil {
-		err = fmt.Errorf("%s: %w", d.Path, r.noImages)
-	}
 	if err != nil {
 		return nil, err
 	}
 	r.opened = append(r.opened, ds)
-	if err = r.checkLabel(ds, o.CSV.Label); err == nil && isCSV(d.Path) {
-		err = r.checkHeader(ds)
-	}
-	return ds.Workers(r.Workers), err
+	return ds.Workers(r.Workers), r.checkLabel(ds, o.CSV.Label)
 }
 
 // checkLabel returns an error if a table or records have both usual labels (label and y), and the
@@ -310,28 +302,16 @@ func (r *reader) checkLabel(ds *data.InMemory, label string) error {
 	if !slices.Contains(names, other) {
 		return nil
 	}
-	return &option.Error{Option: "Data.Label", Reason: ds.Name() + " has label and y", Fix: "name the one that is the label; drop the other one with {InMemory.Drop}, or rename it in the file, unless it is a feature"}
-}
-
-func isCSV(path string) bool {
-	return strings.HasSuffix(strings.TrimSuffix(strings.ToLower(path), ".gz"), ".csv")
-}
-
-// checkHeader returns an error for a CSV file whose first line may be a header or a row.
-func (r *reader) checkHeader(ds *data.InMemory) error {
-	names := fieldOf(ds, "x").Columns
-	number := slices.IndexFunc(names, func(name string) bool { _, err := strconv.ParseFloat(name, 64); return err == nil })
-	if number >= 0 && r.Label == "" && r.Header == "" {
-		return &option.Error{Option: "Data.Header", Reason: fmt.Sprintf("the first line of %s names the label, and has the number %s, so it may be a header or a row", ds.Name(), names[number]), Fix: "set it to yes or no"}
-	}
-	return nil
+	return &option.Error{Option: "Data.Label", Reason: ds.Name() + " has label and y",
+		Fix: "name the one that is the label; drop the other one with {InMemory.Drop}, or rename it in the file, unless " +
+			"it is a feature"}
 }
 
 // checkColumns returns an error for a table whose feature columns differ from those in the training
 // data, in names or order.
 func (r *reader) checkColumns(ds *data.InMemory) error {
 	names := fieldOf(ds, "x").Columns
-	if r.record.Columns == nil && (len(names) > 1 || r.csv.Text) { // a name tells a header from a row of text
+	if r.record.Columns == nil && len(names) > 1 {
 		r.record.Columns = names
 	}
 	columns := r.record.Columns
@@ -348,28 +328,34 @@ func (r *reader) checkColumns(ds *data.InMemory) error {
 		}
 		return "missing"
 	}
-	return fmt.Errorf("%s: feature column %d is %s, and in the training data it is %s; give the columns the same names and order (%s): %w",
-		ds.Name(), i+1, at(names), at(columns), english.Some(columns), data.ErrField)
+	return fmt.Errorf("%s: feature column %d is %s, and in the training data it is %s; give the columns the same names "+
+		"and order (%s): %w",
+		ds.Name(), i+1, at(names), at(columns), texts.Some(columns), data.ErrField)
 }
 
 // noteColumns reports columns of a table that are left out because the model was trained without
 // them, and columns without names.
-func (r *reader) noteColumns(ds *data.InMemory, path string) {
+func (r *reader) noteColumns(ds *data.InMemory) {
 	if r.Note == nil || r.record.Columns == nil {
 		return
 	}
-	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool { return slices.Contains(r.Ignore, name) })
+	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool {
+		whole, _, _ := strings.Cut(name, ".")
+		return slices.Contains(r.Ignore, name) || slices.Contains(r.Ignore, whole)
+	})
 	switch {
 	case len(out) > 0:
-		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(), english.Some(out)))
-	case isCSV(path) && fieldOf(ds, "x").Columns == nil:
-		r.Note(fmt.Sprintf("%s has no header, so its columns are taken to be, in this order: %s", ds.Name(), english.Some(r.record.Columns)))
+		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(),
+			texts.Some(out)))
+	case r.Header == "no" && fieldOf(ds, "x").Columns == nil:
+		r.Note(fmt.Sprintf("%s has no header, so its columns are taken to be, in this order: %s", ds.Name(),
+			texts.Some(r.record.Columns)))
 	}
 }
 
 // follow records the training data, which determines the class numbers of later data.
 func (r *reader) follow(train *data.InMemory) {
-	r.fixed, r.trains = true, true
+	r.fixed = true
 	if len(r.Ignore)+len(r.record.Ignored) > 0 {
 		r.record.Ignored = append([]string{}, r.Ignore...)
 	}
@@ -381,10 +367,15 @@ func (r *reader) follow(train *data.InMemory) {
 	if names := fieldOf(train, "y").Classes; len(names) > 0 {
 		r.record.ClassNames, r.csv.Classes, r.images.Classes = names, names, names
 	}
+	r.csv.Known = r.record.Columns
+	if r.record.NumericLabels = len(r.record.ClassNames) == 0 && fieldOf(train, "y").Name != ""; r.record.NumericLabels {
+		r.csv.Numbers = inputs.NumericLabels
+	}
 	fields := byteFields(train)
 	if s := r.scaleOf(train); s != nil {
 		r.record.Scale = s
-	} else if fields != nil && !slices.ContainsFunc(fields, func(name string) bool { _, known := r.ranges[name]; return known }) {
+	} else if fields != nil && !slices.ContainsFunc(fields,
+		func(name string) bool { _, known := r.ranges[name]; return known }) {
 		r.record.Scale = &[2]float64{0, math.MaxUint8}
 	}
 }
@@ -398,18 +389,46 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 	}
 	var why string
 	switch {
-	case len(names) == 0 || slices.Equal(names, known) || len(known) == 0 && !r.fixed:
+	case len(names) == 0 || slices.Equal(names, known):
 		return nil
 	case len(known) > 0:
-		return fmt.Errorf("%s: field y has the labels %s, and the model has %s; open the data with the class names of the model: %w", ds.Name(), english.Some(names), english.Some(known), data.ErrLabel)
-	case r.trains:
-		why = "the labels of the training data are numbers"
+		return fmt.Errorf("%s: field y has the labels %s, and the model has %s; open the data with the class names of the "+
+			"model: %w", ds.Name(), texts.Some(names), texts.Some(known), data.ErrLabel)
+	case r.predicts:
+		return nil
+	case r.csv.Numbers != "":
+		why = r.csv.Numbers
+	case !r.fixed:
+		return r.checkRepeated(ds, names)
 	case len(names) != r.sortable:
 		why = "the model records no class names"
 	default:
 		return nil
 	}
-	return fmt.Errorf("%s: field y has the labels %s, and %s, so the labels have no numbers; write numbers, or export the model with its class names: %w", ds.Name(), english.Some(names), why, data.ErrLabel)
+	return fmt.Errorf("%s: field y has the labels %s, and %s, so the labels have no numbers; write numbers, or export "+
+		"the model with its class names: %w", ds.Name(), texts.Some(names), why, data.ErrLabel)
+}
+
+// checkRepeated returns an error for labels of a table that are no names of classes, since few of them repeat.
+func (r *reader) checkRepeated(ds *data.InMemory, names []string) error {
+	if len(names) <= max(2, r.sortable) || 2*len(names) <= ds.Len() || ds.FilePath(0) != "" {
+		return nil
+	}
+	first := names[0]
+	for b := range ds.Batches(data.Pass{Batch: 1}) { // the values are in memory
+		y, _ := b.Field("y")
+		if classes, ok := y.Values.([]int64); ok {
+			first = names[classes[0]]
+		}
+		break
+	}
+	rule := data.SuggestRule(first)
+	if rule != "" {
+		rule = ", such as " + rule
+	}
+	return option.Errorf("%s: the labels of %d rows have %d different texts, such as %q in the first row, and names of "+
+		"classes repeat: read numbers and dates by a rule of a schema ({Data.Schema})%s, or list the names of the classes "+
+		"({Data.Classes}): %w", ds.Name(), ds.Len(), len(names), first, rule, data.ErrLabel)
 }
 
 // checkRange returns an error for bytes outside the values that an input takes.
@@ -422,12 +441,16 @@ func (r *reader) checkRange(ds *data.InMemory) error {
 		if !ok || f.Type != "uint8" || values[0] <= 0 && values[1] >= math.MaxUint8 {
 			continue
 		}
-		err := data.Check(ds, f.Name, data.Values{Integers: &[2]int64{int64(math.Ceil(values[0])), int64(math.Floor(values[1]))}})
+		err := data.Check(ds, f.Name, data.Values{Integers: &[2]int64{int64(math.Ceil(values[0])),
+			int64(math.Floor(values[1]))}})
 		if !errors.Is(err, data.ErrValue) {
 			return err
 		}
-		wrong := &option.Error{Option: "Data.Scale", Err: err, Reason: fmt.Sprintf("field %s of %s has bytes outside %g to %g, the range that the model records", f.Name, ds.Name(), values[0], values[1])}
-		wrong.Fix = fmt.Sprintf("set it to %g,%g for bytes from 0 to 255, or to 0,255 to use the values as they are", values[0], values[1])
+		wrong := &option.Error{Option: "Data.Scale", Err: err,
+			Reason: fmt.Sprintf("field %s of %s has bytes outside %g to %g, the range that the model records", f.Name, ds.Name(),
+				values[0], values[1])}
+		wrong.Fix = fmt.Sprintf("set it to %g,%g for bytes from 0 to 255, or to 0,255 to use the values as they are",
+			values[0], values[1])
 		if f.Name != "x" {
 			wrong.Fix = "scale the field in the file, as float32"
 		}
@@ -440,12 +463,9 @@ func (r *reader) onDisk(path string) bool {
 	if r.OnDisk != "" {
 		return r.OnDisk == Always
 	}
-	files := []string{path}
-	if inside, err := filepath.Glob(filepath.Join(path, "*.npy")); err == nil { // an error means that path is not a valid pattern
-		files = append(files, inside...)
-	}
+	inside, _ := files.Glob(filepath.Join(path, "*.npy")) // an error means that path is not a valid pattern
 	var bytes int64
-	for _, file := range files {
+	for _, file := range append(inside, path) {
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
 			bytes += info.Size()
 		}

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"steadyfit/data"
+	"steadyfit/internal/autotune"
 	"steadyfit/internal/contract"
-	"steadyfit/internal/prefetch"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -55,7 +55,7 @@ func (t *training) openData() (err error) {
 
 // checkImages decodes all images or texts of class folders once, as the training does.
 func (t *training) checkImages(ctx context.Context) error {
-	if !t.CheckImages {
+	if t.imagesChecked {
 		return nil
 	}
 	defer t.worker.Busy()()
@@ -63,7 +63,7 @@ func (t *training) checkImages(ctx context.Context) error {
 	if err == nil && t.Loop.Validation != nil {
 		err = data.CheckImages(ctx, t.Loop.Validation)
 	}
-	t.CheckImages = err != nil
+	t.imagesChecked = err == nil
 	return unusable(err)
 }
 
@@ -95,7 +95,7 @@ func (t *training) ordered(train, source *data.InMemory) data.Dataset {
 func (t *training) prefetched(ds data.Dataset) data.Dataset {
 	ahead := t.Prefetch
 	if ahead < 0 {
-		ahead = prefetch.Default(ds, t.Loop.Batch, t.Budget.Limit > 0)
+		ahead = autotune.Prefetch(ds, t.Loop.Batch, t.Budget.Limit > 0)
 	}
 	if ahead > 0 {
 		ds = data.Prefetch(ds, ahead)
@@ -123,7 +123,8 @@ func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (trai
 		return train, nil
 	}
 	if roles.Evaluate == "" {
-		return nil, refuse("Config.Validation", nil, "%s has no signature to evaluate with (evaluate or eval); export it with one, or leave the validation out", t.model.Dir)
+		return nil, refuse("Config.Validation", nil, "%s has no signature to evaluate with (evaluate or eval); export it "+
+			"with one, or leave the validation out", t.model.Dir)
 	}
 	if held, err = t.reader.scaled(held); err == nil {
 		err = checkData(held, t.model, roles.Evaluate, data.Pass{Batch: t.Loop.Batch})
@@ -133,7 +134,8 @@ func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (trai
 }
 
 // inputs returns the data inputs of a signature, and the name of the field for each.
-func (t *training) inputs(ds *data.InMemory, signature string) (inputs []savedmodels.Tensor, fields map[string]string, err error) {
+func (t *training) inputs(ds *data.InMemory, signature string) (inputs []savedmodels.Tensor, fields map[string]string,
+	err error) {
 	sig, err := t.model.Signature(signature)
 	if err != nil {
 		return nil, nil, err
@@ -151,7 +153,8 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	if sig, err := t.model.Signature(signature); err != nil {
 		return nil, err
 	} else if sig.Input(contract.InputSampleWeight) == nil {
-		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " + contract.InputSampleWeight, Fix: "export it with --sample-weight of scripts/export.py"}
+		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " +
+			contract.InputSampleWeight, Fix: "export it with --sample-weight of scripts/export.py"}
 	}
 	inputs, fields, err := t.inputs(train, signature)
 	if err != nil {
@@ -159,7 +162,8 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	}
 	labels := slices.DeleteFunc(inputs, t.isFeature)
 	if len(labels) != 1 {
-		return nil, refuse("Config.ClassWeights", nil, "expected a model with one label, and signature %s takes %d", signature, len(labels))
+		return nil, refuse("Config.ClassWeights", nil, "expected a model with one label, and signature %s takes %d",
+			signature, len(labels))
 	}
 	label := fields[labels[0].Name]
 	classes, err := t.weightedClasses(train, label, classesOf(t.model.Metadata, labels[0].Name))
@@ -174,38 +178,27 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	return train, wrong("Config.ClassWeights", nil, err)
 }
 
-// weightedClasses returns the key in ClassWeights of each class number. n is the number of classes;
-// 0 if unknown.
+// weightedClasses returns the key in ClassWeights of each class number. A key is the name of a class or,
+// if no class has that name, a number. n is the number of classes; 0 if unknown.
 func (t *training) weightedClasses(train *data.InMemory, label string, n int) (map[int64]string, error) {
 	names := fieldOf(train, label).Classes
 	if len(names) > 0 {
 		n = len(names)
 	}
-	number := func(key string) (class int64, exists bool) {
-		class, err := strconv.ParseInt(key, 10, 64)
-		if err != nil || class <= 0 || n > 0 {
-			return class, err == nil && class >= 0 && (n == 0 || class < int64(n))
+	classes := make(map[int64]string, len(t.ClassWeights))
+	for _, key := range slices.Sorted(maps.Keys(t.ClassWeights)) {
+		class := int64(slices.Index(names, key))
+		if class < 0 {
+			var err error
+			if class, err = strconv.ParseInt(key, 10, 64); err != nil {
+				return nil, refuse("Config.ClassWeights", nil, "%q is neither a number nor the name of a class", key)
+			}
 		}
-		return class, data.Check(train, label, data.Values{Classes: int(class)}) != nil // some label is higher than class-1
-	}
-	keys := slices.Sorted(maps.Keys(t.ClassWeights))
-	allNames := !slices.ContainsFunc(keys, func(key string) bool { return !slices.Contains(names, key) })
-	allNumbers := !slices.ContainsFunc(keys, func(key string) bool { _, exists := number(key); return !exists })
-	classes := make(map[int64]string, len(keys))
-	for _, key := range keys {
-		class, exists := number(key)
-		switch named := int64(slices.Index(names, key)); {
-		case named >= 0 && exists && class != named && allNames == allNumbers:
-			return nil, refuse("Config.ClassWeights", nil, "%q is the name of class %d and the number of class %q; give the weights of all classes", key, named, names[class])
-		case named >= 0 && (allNames || !exists):
-			class = named
-		case exists:
-		case strings.Trim(key, "-0123456789") != "":
-			return nil, refuse("Config.ClassWeights", nil, "%q is neither a number nor the name of a class", key)
-		case n > 0:
-			return nil, refuse("Config.ClassWeights", nil, "%q is no class; the %d classes are numbered from 0", key, n)
-		default:
-			return nil, refuse("Config.ClassWeights", nil, "%q is no class; no label of %s is as high, or it is negative", key, train.Name())
+		if class < 0 || n > 0 && class >= int64(n) {
+			return nil, refuse("Config.ClassWeights", nil, "%q is no class; classes are numbered from 0", key)
+		}
+		if n == 0 && class > 0 && data.Check(train, label, data.Values{Classes: int(class)}) == nil {
+			return nil, refuse("Config.ClassWeights", nil, "%q is no class; no label of %s is as high", key, train.Name())
 		}
 		if other, twice := classes[class]; twice {
 			return nil, refuse("Config.ClassWeights", nil, "%q and %q are the same class", other, key)
@@ -242,7 +235,9 @@ func (t *training) augmented(train *data.InMemory, signature string) (*data.InMe
 			continue
 		}
 		if image.Name != "" {
-			return nil, refuse("Config.Augmentation", change, "the samples of the fields %s and %s of %s both have the shape of images, and only the images of a model with one image input can be augmented", image.Name, f.Name, train.Name())
+			return nil, refuse("Config.Augmentation", change,
+				"the samples of the fields %s and %s of %s both have the shape of images, and only the images of a model with "+
+					"one image input can be augmented", image.Name, f.Name, train.Name())
 		}
 		if row {
 			f.Shape = []int{size.Height, size.Width, size.Channels}
@@ -253,22 +248,24 @@ func (t *training) augmented(train *data.InMemory, signature string) (*data.InMe
 		image = f
 	}
 	if image.Name == "" {
-		return nil, refuse("Config.Augmentation", change, "the samples of %s do not have the shape of images, [height width] or [height width channels]; for pixels in a row, give the size of the images ({Data.Height})", train.Name())
+		return nil, refuse("Config.Augmentation", change,
+			"the samples of %s do not have the shape of images, [height width] or [height width channels]; for pixels in a "+
+				"row, give the size of the images ({Data.Height})", train.Name())
 	}
 	if err := checkPixels(train, image, change); err != nil {
 		return nil, err
 	}
-	t.augmentedField = image
-	train, err = train.Augment(image.Name, change)
-	return train, err
+	return train.Augment(image.Name, change)
 }
 
 // checkPixels returns an error if an augmentation moves pixels and another field, such as a mask,
 // has a value for each pixel that would not move.
 func checkPixels(ds *data.InMemory, image data.FieldSpec, change data.Augmentation) error {
 	for _, f := range ds.Fields() {
-		if (change.Flip || change.Crop > 0) && f.Name != image.Name && len(f.Shape) >= 2 && slices.Equal(f.Shape[:2], image.Shape[:2]) {
-			return refuse("Config.Augmentation", change, "field %s of %s has a value for each pixel of %s, and would not be flipped or moved with it; leave out flip and crop", f.Name, ds.Name(), image.Name)
+		if (change.Flip || change.Crop > 0) && f.Name != image.Name && len(f.Shape) >= 2 &&
+			slices.Equal(f.Shape[:2], image.Shape[:2]) {
+			return refuse("Config.Augmentation", change, "field %s of %s has a value for each pixel of %s, and would not be "+
+				"flipped or moved with it; leave out flip and crop", f.Name, ds.Name(), image.Name)
 		}
 	}
 	return nil

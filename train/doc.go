@@ -16,12 +16,13 @@
 //
 //	config.Loop.Hook(fit.EarlyStop{Metric: "val_loss", Patience: 3}.Hook())
 //
-// # Requirements on main
+// # Child processes
 //
-// Run may start the same program again, with the same arguments: to set environment variables
-// that a process reads only once (Config.ReleaseMemory and others), and as a child process
-// (Config.Supervise), which ends in Run. Before Run, main therefore does nothing that must not be
-// repeated. Measurements (Config.Autotune) run in processes that end before main begins.
+// Run trains in this process. Some options need a child process: supervision, resets by process,
+// measurements (Config.Autotune), and environment variables that a process reads once
+// (Config.Allocator). A program allows child processes by calling [Init] at the start of
+// main. In a child, Init runs the training and ends the process, so nothing else of main runs again.
+// Without Init, such an option is an *option.Error.
 //
 // TensorFlow logs to stderr. Run makes it log only warnings and errors, unless the program or its
 // environment sets TF_CPP_MIN_LOG_LEVEL or Options.LogLevel of Config.Session.Device, or has opened

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,15 +10,18 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/fit/budget"
+	"steadyfit/internal/budget"
 	"steadyfit/internal/checkpoint"
-	"steadyfit/internal/explain"
+	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
 	"steadyfit/tfbind"
 )
+
+// ErrBudget means that a memory budget cannot be kept. The message has a sufficient budget.
+var ErrBudget = budget.ErrExceeded
 
 // InputError means that the model, the data or a folder of a Config cannot be used.
 type InputError struct{ Err error }
@@ -32,7 +34,8 @@ func (e *InputError) Unwrap() error { return e.Err }
 // unusable wraps the error of a stage that only reads inputs in an InputError, unless ctx, an option,
 // the environment, a lack of memory or a failing disk caused it.
 func unusable(err error) error {
-	if err == nil || isAny(err, context.Canceled, syscall.EIO, tfbind.ErrNoTensorFlow, session.ErrNoGPU, session.ErrOutOfMemory, supervise.ErrRetry) ||
+	if err == nil || isAny(err, context.Canceled, syscall.EIO, tfbind.ErrNoTensorFlow, session.ErrNoGPU,
+		session.ErrOutOfMemory, supervise.ErrRetry) ||
 		isA(err, new(*option.Error), new(*InputError)) {
 		return err
 	}
@@ -46,15 +49,17 @@ func ofInput(err error) bool {
 	if errors.As(err, &hook) && hook.Phase == "start" && errors.As(err, new(syscall.Errno)) {
 		return true
 	}
-	return isA(err, new(*InputError), new(*checkpoint.LockedError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
+	return isA(err, new(*InputError), new(*checkpoint.LockedError), new(*data.RowError),
+		new(*savedmodels.NotTrainableError)) ||
 		errors.Is(err, savedmodels.ErrNotSavedModel) && hook == nil ||
-		isAny(err, checkpoint.ErrFuture, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrInexactSplit, session.ErrData,
+		isAny(err, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrInexactSplit, session.ErrData,
 			session.ErrMismatch, data.ErrFormat, data.ErrUnsupported, data.ErrTooLarge, data.ErrLabel)
 }
 
 // ofData reports whether an error is about the content of the data.
 func ofData(err error) bool {
-	return isA(err, new(*InputError), new(*data.RowError)) || isAny(err, data.ErrFormat, data.ErrUnsupported, data.ErrTooLarge)
+	return isA(err, new(*InputError), new(*data.RowError)) ||
+		isAny(err, data.ErrFormat, data.ErrUnsupported, data.ErrTooLarge)
 }
 
 func refuse(name string, value any, format string, args ...any) error {
@@ -76,47 +81,6 @@ func (t text) Error() string { return t.OptionText(option.GoName) }
 // OptionText returns the message with option names rendered by name.
 func (t text) OptionText(name option.Name) string { return option.Marked(string(t), name) }
 
-// ofConfig maps options that Run sets to the options of Config that determine them.
-var ofConfig = map[string]string{
-	"Best":            "Checkpoints.Best",
-	"Budget.Batch":    "Loop.Batch",
-	"Checkpoint":      "Config.Checkpoints",
-	"Loop.Resume":     "Config.Resume",
-	"Loop.Session":    "Config.Model",
-	"Loop.Validation": "Config.Validation",
-}
-
-// configError renders options that Run sets as options of Config.
-type configError struct{ error }
-
-// asConfig returns a configError if err names an option of ofConfig; otherwise it returns err.
-func asConfig(err error) error {
-	if err == nil || (configError{err}).Error() == err.Error() {
-		return err
-	}
-	return configError{err}
-}
-
-func (e configError) Error() string { return e.OptionText(option.GoName) }
-func (e configError) Unwrap() error { return e.error }
-
-// OptionText implements option.Named.
-func (e configError) OptionText(name option.Name) string {
-	return option.Text(e.error, func(option, value string) string { return name(cmp.Or(ofConfig[option], option), value) })
-}
-
-// As finds an *option.Error in the chain and replaces its option with the option of Config.
-func (e configError) As(target any) bool {
-	to, ok := target.(**option.Error)
-	if !ok || !errors.As(e.error, to) {
-		return false
-	}
-	named := **to
-	named.Option = cmp.Or(ofConfig[named.Option], named.Option)
-	*to = &named
-	return true
-}
-
 func isAny(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 }
@@ -134,16 +98,9 @@ func every(err error, is func(error) bool) bool {
 	return err == nil || is(err)
 }
 
-// unlogged reports whether an error is about a log file. A later process adds the missing lines to
-// the file.
-func unlogged(err error) bool { return errors.As(err, new(*fit.LogError)) }
-
-// final reports whether the session has the result of the training despite an error.
-func final(err error) bool {
-	var unwritten *checkpoint.Error
-	var unlogged *fit.LogError
-	return errors.As(err, &unwritten) && unwritten.Final || errors.As(err, &unlogged) && unlogged.Final
-}
+// unwritten reports whether an error is about a checkpoint or the history, so that the session has the result
+// of a complete training.
+func unwritten(err error) bool { return errors.As(err, new(*fit.WriteError)) }
 
 // notBegun reports whether a run failed to read or write files at its beginning. Another
 // attempt may succeed, for example when a full disk has space again.
@@ -163,9 +120,11 @@ func (t *training) restartable(err error, early bool) error {
 }
 
 func (t *training) advise(err error, checkpoint string) error {
-	if errors.Is(err, session.ErrOutOfMemory) || errors.As(err, new(*budget.Error)) {
-		if held := explain.Brief(t.model, t.samples); held != "" {
-			err = fmt.Errorf("%w\n%s", err, held)
+	if errors.Is(err, session.ErrOutOfMemory) || errors.Is(err, ErrBudget) {
+		if usage, unread := memory.Read(); unread == nil {
+			err = fmt.Errorf("%w\nresident memory is %v, of which %v is anonymous; the peak was %v\nsteadyfit explain shows "+
+				"which operations hold the peak of a step",
+				err, usage.RSS, usage.Anon, usage.Peak)
 		}
 	}
 	if rank, _ := t.ranked(); rank > 0 {
@@ -173,7 +132,9 @@ func (t *training) advise(err error, checkpoint string) error {
 	}
 	var failed *tfbind.Error
 	if errors.As(err, &failed) && failed.Code == "UNIMPLEMENTED" && strings.Contains(failed.Message, "determinis") {
-		return option.Errorf("%w\nwith {Options.Deterministic true}, TensorFlow refuses operations without a deterministic form on this device; a Keras model has fewer of them if it is exported after tf.config.experimental.enable_op_determinism()", err)
+		return option.Errorf("%w\nwith {Options.Deterministic true}, TensorFlow refuses operations without a "+
+			"deterministic form on this device; a Keras model has fewer of them if it is exported after "+
+			"tf.config.experimental.enable_op_determinism()", err)
 	}
 	outOfMemory := errors.Is(err, session.ErrOutOfMemory) && t.OnOutOfMemory == ""
 	if !outOfMemory && (!errors.Is(err, context.Canceled) || errors.As(err, new(*fit.HookError))) {
@@ -181,7 +142,8 @@ func (t *training) advise(err error, checkpoint string) error {
 	}
 	todo := ""
 	if outOfMemory {
-		todo = "\na smaller {Loop.Batch} needs less memory, and {Config.OnOutOfMemory microbatch} splits batches when memory runs out"
+		todo = "\na smaller {Loop.Batch} needs less memory, and {Config.OnOutOfMemory microbatch} splits batches when " +
+			"memory runs out"
 	}
 	if checkpoint == "" {
 		return option.Errorf("%w"+todo+"; there is no checkpoint ({Config.Checkpoints})", err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"steadyfit/fit"
-	"steadyfit/fit/budget"
 	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -41,7 +40,7 @@ func ExitCode(err error) int {
 		return child.Code
 	case isAny(err, tfbind.ErrNoTensorFlow, session.ErrNoGPU):
 		return exitEnvironment
-	case errors.Is(err, session.ErrOutOfMemory), isA(err, new(*budget.Error)):
+	case isAny(err, session.ErrOutOfMemory, ErrBudget):
 		return exitMemory
 	case errors.Is(err, supervise.ErrRetry):
 		return exitFailed // the input was good when the training began

@@ -4,21 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
-	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/internal/tflibrary"
-	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -33,12 +27,13 @@ func TestExitCode(t *testing.T) {
 	}{
 		{nil, 0},
 		{&InputError{errors.New("no such file")}, 2},
-		{asConfig(&option.Error{Option: "Loop.Resume"}), 2},
 		{fmt.Errorf("open: %w", &tflibrary.LoadError{}), 3},
 		{&supervise.Error{Code: 3}, 3},
 		{&fit.HookError{Hook: "reset", Phase: "step", Err: savedmodels.ErrNotSavedModel}, 1},
-		{&fit.HookError{Hook: "checkpoint", Phase: "load", Err: &os.PathError{Op: "read", Path: "ckpt-3", Err: syscall.EIO}}, 1},
-		{&fit.HookError{Hook: "history", Phase: "start", Err: &os.PathError{Op: "open", Path: "h.jsonl", Err: syscall.EROFS}}, 2},
+		{&fit.HookError{Hook: "checkpoint", Phase: "load", Err: &os.PathError{Op: "read", Path: "ckpt-3", Err: syscall.EIO}},
+			1},
+		{&fit.HookError{Hook: "history", Phase: "start", Err: &os.PathError{Op: "open", Path: "h.jsonl", Err: syscall.EROFS}},
+			2},
 		{fmt.Errorf("1.jpg: a damaged JPEG image: %w", data.ErrFormat), 2},
 		{checkNames("images", "y", []string{"a", "b"}, 3), 2},
 		{session.ErrOutOfMemory, 5},
@@ -49,28 +44,11 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// If the first rank is absent, another process of this rank may succeed.
-func TestAbsentRank(t *testing.T) {
-	c := &training{Config: Config{Cluster: &cluster.Cluster{Workers: []string{"127.0.0.1:1", "127.0.0.1:2"}, Rank: 1, MinWorkers: 1, Start: time.Millisecond}}}
-	c.Loop.Log = slog.New(slog.DiscardHandler)
-	err := c.openRank(t.Context())
-	require.ErrorIs(t, err, supervise.ErrRetry)
-	assert.ErrorContains(t, err, "rank 0 (127.0.0.1:1) did not answer within 1ms")
-	assert.Equal(t, 1, ExitCode(err))
-	// An interrupt counts as an interrupt even while another process has the port of rank 0.
-	l, err := net.Listen("tcp", ":0")
-	require.NoError(t, err)
-	defer l.Close()
-	c.Cluster.Rank, c.Cluster.Workers[0] = 0, fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	assert.Equal(t, 130, ExitCode(c.openRank(ctx)))
-}
-
 // An error about the data ends a training whose features cannot be cached. Others do not: the training
 // continues without the cache.
 func TestErrorsOfData(t *testing.T) {
-	for _, err := range []error{&InputError{os.ErrNotExist}, &data.RowError{Err: data.ErrLabel}, fmt.Errorf("1.jpg: %w", data.ErrFormat)} {
+	for _, err := range []error{&InputError{os.ErrNotExist}, &data.RowError{Err: data.ErrLabel},
+		fmt.Errorf("1.jpg: %w", data.ErrFormat)} {
 		assert.True(t, ofData(err), err)
 	}
 	for _, err := range []error{savedmodels.ErrNotSavedModel, session.ErrMismatch, session.ErrOutOfMemory} {
@@ -83,7 +61,8 @@ func TestAdviceOnDeterminism(t *testing.T) {
 	var tr training
 	err := tr.advise(refused, "")
 	assert.ErrorIs(t, err, refused)
-	assert.ErrorContains(t, err, "\nwith Options.Deterministic true, TensorFlow refuses operations without a deterministic form on this device")
+	assert.ErrorContains(t, err, "\nwith Options.Deterministic true, TensorFlow refuses operations without a "+
+		"deterministic form on this device")
 	other := &tfbind.Error{Code: "UNIMPLEMENTED", Message: "file system scheme 'gs' not implemented"}
 	assert.Equal(t, other, tr.advise(other, ""))
 }

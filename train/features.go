@@ -3,45 +3,29 @@ package train
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
-	"steadyfit/internal/columns"
-	"steadyfit/internal/english"
 	"steadyfit/internal/feature"
-	"steadyfit/internal/files"
+	"steadyfit/internal/texts"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
-// maxCached is the maximum size of features in memory, unless a budget asks for less. Larger
-// features are in files.
+// maxCached is the maximum size of features, unless a budget asks for less.
 var maxCached memory.Bytes = 1 << 30
-
-// featuresPrefix begins the name of the folders with the files of features.
-const featuresPrefix = "steadyfit-features-"
 
 // cacheFeatures computes the features of the training and validation data. It replaces the data
 // with the features, and the model with its part that trains on them. It does nothing if the
 // options or the model forbid it.
 func (t *training) cacheFeatures(ctx context.Context) error {
-	if t.Checkpoints.Folder != "" {
-		files.ClearScratch(t.Checkpoints.Folder, featuresPrefix)
-	}
-	// A process that autotune restarted runs a configuration that was chosen without cached features.
-	if t.CacheFeatures == "" || t.CacheFeatures == Auto && (!autotune.Freezes(t.model) || restartedAlready()) {
+	// The configuration of t.chosen was chosen without cached features.
+	if t.CacheFeatures == "" || t.CacheFeatures == Auto && (!autotune.Freezes(t.model) || t.chosen != nil) {
 		return nil
 	}
 	err := t.tryFeatures(ctx)
@@ -52,7 +36,8 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 	known := errors.As(err, &why)
 	switch {
 	case known && t.CacheFeatures == On:
-		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: why.err.Error(), Fix: "leave the option out", Err: why.err}
+		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: why.err.Error(),
+			Fix: "leave the option out", Err: why.err}
 	case known:
 		err = why.err
 	case t.CacheFeatures == On || context.Cause(ctx) != nil || ofData(err):
@@ -102,19 +87,19 @@ func (t *training) tryFeatures(ctx context.Context) error {
 		t.decodeJPEG(nil)
 		return errors.Join(err, s.Close())
 	}
-	x, err := s.Capabilities().NewFeatureStep(f)
+	x, err := s.NewFeatureStep(f)
 	if err == nil {
 		var done feature.Check
-		if done, err = t.checkFeatures(ctx, s, x, f); err == nil {
+		if done, err = t.checkFeatures(ctx, s, x); err == nil {
 			err = t.useFeatures(ctx, x, f, done)
 		}
 		err = errors.Join(err, x.Close())
 	}
 	if err != nil {
 		t.decodeJPEG(nil)
-		return errors.Join(err, s.Close(), t.removeTemporary())
+		return errors.Join(err, s.Close())
 	}
-	t.model, t.plan, t.session, t.live = f.Model, plan, s, t.tunesLive()
+	t.model, t.plan, t.session = f.Model, plan, s
 	return nil
 }
 
@@ -124,7 +109,8 @@ func (t *training) mayCache() error {
 	case t.Augmentation.String() != "":
 		return no("{Config.Augmentation} changes the images in each epoch")
 	case !t.samples.Repeats():
-		return no("the dataset may have other samples, or another order, in each epoch; {Config.Shuffle} shuffles cached features")
+		return no("the dataset may have other samples, or another order, in each epoch; {Config.Shuffle} shuffles cached " +
+			"features")
 	case t.Session.Compiled:
 		return no("{Options.Compiled} trains with signatures that compute the frozen part")
 	case t.Session.StepsPerExecution > 1:
@@ -134,53 +120,26 @@ func (t *training) mayCache() error {
 	}
 	before, _, err := t.chosenBefore()
 	if err == nil && !before.Plain() && !(t.CacheFeatures == On && t.Loop.ResumeAnyway) {
-		return no("the checkpoint was trained with %s, as {Autotune.Mode} had chosen, and steps on features have no such configuration", before)
+		return no("the checkpoint was trained with %s, as {Autotune.Mode} had chosen, and steps on features have no such "+
+			"configuration", before)
 	}
 	return err
 }
 
 // checkFeatures compares training on features with training on the data, and returns a
 // noFeatures if they differ or if the cache would save no time.
-//
-// Training for comparison takes as long as some hundred steps, mostly in TensorFlow's optimization
-// of the original step, so its result is kept in the folder of autotune, with the same key as a
-// measurement of autotune.
-func (t *training) checkFeatures(ctx context.Context, s *session.Session, x feature.Step, f *savedmodels.Features) (c feature.Check, err error) {
-	different := func(err error) error {
-		if errors.Is(err, feature.ErrDiffer) {
-			return &noFeatures{err}
-		}
-		return err
-	}
-	if err := x.CheckIndependent(ctx, t.samples, t.Loop.Batch); err != nil {
-		return c, different(err)
-	}
-	key, err := t.featureKey(f)
-	if err != nil {
-		return c, err
-	}
-	folder := cmp.Or(t.Autotune.Cache, autotune.CacheDir())
-	kept := filepath.Join(folder, "features-"+key+".json")
-	if folder != "" {
-		text, err := files.Read(kept, 1<<10)
-		if err == nil && json.Unmarshal(text, &c) == nil && c.Full > 0 && c.Rest > 0 && t.pays(c) == nil {
-			return c, nil
-		}
-	}
+func (t *training) checkFeatures(ctx context.Context, s *session.Session, x feature.Step) (c feature.Check, err error) {
 	if err := t.setFirstRate(s); err != nil {
 		return c, err
 	}
 	c, err = x.CheckTraining(ctx, t.samples, t.Loop.Batch)
+	if errors.Is(err, feature.ErrDiffer) {
+		return c, &noFeatures{err}
+	}
 	if err == nil {
 		err = t.pays(c)
 	}
-	if err != nil || folder == "" {
-		return c, different(err)
-	}
-	if err := autotune.Keep(kept, c); err != nil {
-		t.report("warning", fmt.Errorf("the check of cached features is not kept for the next training: %w", err))
-	}
-	return c, nil
+	return c, err
 }
 
 // setFirstRate sets the first learning rate that is not 0, since training for comparison must
@@ -212,17 +171,10 @@ func (t *training) pays(c feature.Check) error {
 	trained := float64(steps) * float64(t.Loop.Epochs-t.Loop.InitialEpoch)
 	with, without := c.Compute.Seconds()*float64(t.samples.Len())+trained*c.Rest.Seconds(), trained*c.Full.Seconds()
 	if with > without*0.9 {
-		return no("it would save no time: a sample takes %v per step, or %v once for its features and then %v per step", english.Duration(c.Full), english.Duration(c.Compute), english.Duration(c.Rest))
+		return no("it would save no time: a sample takes %v per step, or %v once for its features and then %v per step",
+			texts.Duration(c.Full), texts.Duration(c.Compute), texts.Duration(c.Rest))
 	}
 	return nil
-}
-
-// featureKey identifies what the result of a check depends on.
-func (t *training) featureKey(f *savedmodels.Features) (string, error) {
-	p := t.autotunePlan()
-	key, err := p.Key()
-	sum := sha256.Sum256([]byte(strings.Join([]string{key, t.LossOutput, f.Sum, f.Model.Base}, "\n")))
-	return hex.EncodeToString(sum[:12]), err
 }
 
 func (t *training) useFeatures(ctx context.Context, x feature.Step, f *savedmodels.Features, c feature.Check) error {
@@ -240,25 +192,15 @@ func (t *training) useFeatures(ctx context.Context, x feature.Step, f *savedmode
 	}
 	t.data = t.ordered(train, t.samples)
 	size := memory.Bytes(x.SampleBytes() * train.Len())
-	where := "in memory"
-	if size > t.maxCached() {
-		where = "in files"
-	}
 	same := "and the first steps had the same results"
 	if c.Difference > 0 {
 		same = fmt.Sprintf("and the results of the first steps differ by %.1g at most", c.Difference)
 	}
-	t.report("features", text(fmt.Sprintf("computed once for %d samples in %v, %s %s: %d operations, up to %s; a sample takes %v per epoch instead of %v, %s",
-		train.Len(), time.Since(began).Round(time.Millisecond), size, where, f.Operations, f.End, english.Duration(c.Rest), english.Duration(c.Full), same)))
+	t.report("features", text(fmt.Sprintf("computed once for %d samples in %v, %s in memory: %d operations, up to %s; a "+
+		"sample takes %v per epoch instead of %v, %s",
+		train.Len(), time.Since(began).Round(time.Millisecond), size, f.Operations, f.End, texts.Duration(c.Rest),
+		texts.Duration(c.Full), same)))
 	return nil
-}
-
-// maxCached returns the maximum size of features in memory.
-func (t *training) maxCached() memory.Bytes {
-	if t.Budget.ofProcess() {
-		return min(maxCached, t.Budget.Limit/8)
-	}
-	return maxCached
 }
 
 // cached is a dataset of features. In checkpoints it is identified by the data from which they
@@ -273,49 +215,14 @@ func (c *cached) Source() data.Dataset { return c.source }
 // Describe returns "", since training on the features equals training on the source.
 func (c *cached) Describe() string { return "" }
 
-// featuresOf computes the features of a dataset, in memory or in files.
+// featuresOf computes the features of a dataset.
 func (t *training) featuresOf(ctx context.Context, x feature.Step, ds *data.InMemory) (*data.InMemory, error) {
-	if total := memory.Bytes(x.SampleBytes() * ds.Len()); total > t.maxCached() {
-		return t.inFiles(ctx, x, ds, total)
+	most := maxCached
+	if t.Budget.ofProcess() {
+		most = min(most, t.Budget.Limit/8)
+	}
+	if size := memory.Bytes(x.SampleBytes() * ds.Len()); size > most {
+		return nil, no("the features of %d samples take %v, and at most %v are cached", ds.Len(), size, most)
 	}
 	return x.All(ctx, t.prefetched(ds), t.Loop.Batch)
-}
-
-// inFiles writes the features to a new folder, which exists during the training. It is in the folder of
-// the checkpoints or, if there is none, in the system's temporary folder.
-func (t *training) inFiles(ctx context.Context, x feature.Step, ds *data.InMemory, size memory.Bytes) (*data.InMemory, error) {
-	parent, needed := os.TempDir(), int64(size)
-	if t.Checkpoints.Folder != "" {
-		parent = t.Checkpoints.Folder
-		for _, v := range t.model.Variables { // a checkpoint
-			needed += v.Bytes()
-		}
-	}
-	if err := files.WritableDir(parent, needed); err != nil {
-		return nil, no("%s of features cannot be written: %w", size, err)
-	}
-	folder, remove, err := files.ScratchIn(parent, featuresPrefix)
-	if err != nil {
-		return nil, err
-	}
-	t.temporary = append(t.temporary, remove)
-	w := columns.NewWriter(folder, ds.Len())
-	if err := w.Finish(x.Each(ctx, t.prefetched(ds), t.Loop.Batch, w.Write)); err != nil {
-		return nil, fmt.Errorf("write features to %s: %w", folder, err)
-	}
-	stored, err := columns.Open(folder, w.Fields, true)
-	if err == nil {
-		t.temporary = append(t.temporary, stored.Close)
-	}
-	return stored, err
-}
-
-// removeTemporary unmaps and removes the temporary files of the training.
-func (t *training) removeTemporary() error {
-	var errs []error
-	for _, remove := range slices.Backward(t.temporary) {
-		errs = append(errs, remove())
-	}
-	t.temporary = nil
-	return errors.Join(errs...)
 }

@@ -81,7 +81,8 @@ func TestResizedImagesKeepFractions(t *testing.T) {
 	assert.Equal(t, x, values[float32](t, ds, "x"))
 	train := func(d Data) []byte {
 		t.Helper()
-		c := Config{Model: "builtin:digits-cnn", Data: d, Out: filepath.Join(t.TempDir(), "out"), Loop: fit.Loop{Batch: 2, Epochs: 2}}
+		c := Config{Model: "builtin:digits-cnn", Data: d, Out: filepath.Join(t.TempDir(), "out"),
+			Loop: fit.Loop{Batch: 2, Epochs: 2}}
 		_, err := Run(t.Context(), c)
 		require.NoError(t, err)
 		return weights(t, c.Out)
@@ -104,11 +105,12 @@ func TestImagesAreCheckedAsByTensorFlow(t *testing.T) {
 	defer ds.Close()
 	require.NoError(t, data.CheckImages(t.Context(), ds), "by Go")
 	c := Config{
-		Model: "builtin:digits-cnn", Data: Data{Path: dir, Height: 8, Width: 8}, CheckImages: true,
+		Model: "builtin:digits-cnn", Data: Data{Path: dir, Height: 8, Width: 8},
 		Loop: fit.Loop{Batch: 2, Epochs: 1},
 	}
 	_, err = Run(t.Context(), c)
 	require.ErrorContains(t, err, "2 problems")
-	assert.ErrorContains(t, err, filepath.Join("1", "1.jpg")+": not supported: a JPEG image in CMYK, which TensorFlow does not convert to grey: convert it")
+	assert.ErrorContains(t, err, filepath.Join("1", "1.jpg")+": not supported: a JPEG image in CMYK, which TensorFlow "+
+		"does not convert to grey: convert it")
 	assert.Equal(t, exitUsage, ExitCode(err))
 }

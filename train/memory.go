@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"os"
 
-	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/fit/budget"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/budget"
 	"steadyfit/memory"
 )
 
@@ -21,13 +20,13 @@ func (t *training) limitPool() error {
 	o := &t.Session.Device
 	size := t.Budget.Limit / memory.MiB // TensorFlow counts in MiB
 	if len(o.VirtualGPUs) > 0 {
-		return refuse("Budget.Layer", t.Budget.Layer, "the GPUs are already divided into devices of %v MiB; use only one of the two options, since both limit TensorFlow's pool", o.VirtualGPUs)
+		return refuse("Budget.Layer", t.Budget.Layer, "the GPUs are already divided into devices of %v MiB; use only one "+
+			"of the two options, since both limit TensorFlow's pool", o.VirtualGPUs)
 	}
 	o.VirtualGPUs = [][]int{{int(size)}}
 	if _, err := o.Check(os.Environ()); err != nil {
 		return wrong("Budget.Layer", t.Budget.Layer, fmt.Errorf("a virtual GPU of %d MiB: %w", size, err))
 	}
-	t.Session.ListAllocations = false // not needed, since failed batches are split
 	return nil
 }
 
@@ -39,8 +38,8 @@ func (t *training) arrange() {
 	case t.Profile != Profile{} && rank == 0:
 		t.profiled = &profiled{Session: s, t: t, began: -1}
 		l.Session = t.profiled
-	case t.live:
-		l.Session = autotune.NewLive(s, l.Batch, l.Log)
+	case t.tunesLive():
+		l.Session = autotune.NewLive(s, l.Batch)
 	}
 	if l.Alive == nil {
 		l.Alive = t.worker.Alive
@@ -58,13 +57,11 @@ func (t *training) arrange() {
 		restart = func(reason string) { t.restartErr = t.worker.Restart(reason) }
 	}
 	if t.resets() {
-		p := *t.Reset
-		p.Restart = restart
-		l.Hook(p.Hook(s))
+		l.Hook(t.resetHook(restart).Hook(s))
 	}
 	if t.Budget.ofProcess() {
-		b := &budget.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch, MicroBatches: t.Session.MicroBatches, Restart: restart, Log: l.Log}
-		b.Prefetch, _ = t.data.(*data.Prefetched) // nil if the data is not prefetched
+		b := &budget.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch,
+			MicroBatches: t.Session.MicroBatches, Restart: restart, Log: l.Log}
 		l.Hook(b.Hook(s))
 	}
 	if t.splits() {
@@ -86,10 +83,9 @@ func (t *training) arrangeCheckpoints() {
 	if c.Best == "" && t.validates() {
 		c.Best = "val_loss"
 	}
-	rank, _ := t.ranked()
 	t.Loop.Hook(fit.Checkpoint{
-		EveryRank: rank > 0, Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: c.Keep, Best: c.Best, ContinueOnError: t.ContinueOnWriteError,
-		Foreground: t.Budget.ofProcess() || t.resets() && t.Reset.Limit > 0, // a copy of the variables would count
+		Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: c.Keep, Best: c.Best,
+		Foreground: t.Budget.ofProcess(), // a copy of the variables would count
 	}.Hook())
 }
 

@@ -19,21 +19,22 @@ func TestLimitPool(t *testing.T) {
 		err := l.limitPool()
 		return l.Session, err
 	}
-	o, err := limit(memlayer.GPUProcess, session.Options{ListAllocations: true})
+	o, err := limit(memlayer.GPUProcess, session.Options{})
 	require.NoError(t, err)
 	assert.Equal(t, [][]int{{2048}}, o.Device.VirtualGPUs)
-	assert.False(t, o.ListAllocations, "the batch is split instead")
-	o, err = limit(memory.RSS, session.Options{ListAllocations: true})
+	o, err = limit(memory.RSS, session.Options{})
 	require.NoError(t, err)
 	assert.Empty(t, o.Device.VirtualGPUs)
-	assert.True(t, o.ListAllocations)
 
 	// A GPU limit that was set by other options stays.
 	for text, set := range map[string]func(o *session.Options){
-		"already divided into devices of [[512 512]] MiB": func(o *session.Options) { o.Device.VirtualGPUs = [][]int{{512, 512}} },
-		"Options.MemoryFraction 0.5":                      func(o *session.Options) { o.Device.MemoryFraction = 0.5 },
-		"one limit for each of the 2 visible GPUs":        func(o *session.Options) { o.Device.VisibleGPUs = []int{0, 1} },
-		"Options.GPUAllocator cuda_malloc_async":          func(o *session.Options) { o.Device.GPUAllocator = "cuda_malloc_async" },
+		"already divided into devices of [[512 512]] MiB": func(o *session.Options) {
+			o.Device.VirtualGPUs = [][]int{{512,
+				512}}
+		},
+		"Options.MemoryFraction 0.5":               func(o *session.Options) { o.Device.MemoryFraction = 0.5 },
+		"one limit for each of the 2 visible GPUs": func(o *session.Options) { o.Device.VisibleGPUs = []int{0, 1} },
+		"Options.GPUAllocator cuda_malloc_async":   func(o *session.Options) { o.Device.GPUAllocator = "cuda_malloc_async" },
 	} {
 		var o session.Options
 		set(&o)

@@ -3,11 +3,8 @@ package train
 import (
 	"bytes"
 	"context"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -39,9 +36,8 @@ func TestObservedTraining(t *testing.T) {
 	want := weights(t, c.Out)
 
 	c = config("observed")
-	c.TensorBoard = TensorBoard{Folder: filepath.Join(dir, "tb"), EverySteps: 10, Histograms: 1}
-	names := &histogramNames{}
-	c.Observers = []fit.Observer{server, names}
+	c.TensorBoard = filepath.Join(dir, "tb")
+	c.Observers = []fit.Observer{server}
 	c.MetricsListen = "localhost:0"
 	compared := 0
 	c.Loop.Hook(fit.Hook{Name: "compare", Priority: 501, Epoch: func(_ context.Context, s *fit.State) error {
@@ -65,25 +61,12 @@ func TestObservedTraining(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 2, compared)
 	assert.True(t, bytes.Equal(want, weights(t, c.Out)))
-	var found []string
-	names.Range(func(name, _ any) bool { found = append(found, name.(string)); return true })
-	assert.ElementsMatch(t, []string{"digits/hidden/bias", "digits/hidden/kernel", "digits/logits/bias", "digits/logits/kernel"}, found, "the paths of Keras' weights")
 	for _, run := range []string{"train", "validation"} {
 		found, err := filepath.Glob(filepath.Join(dir, "tb", run, "events.out.tfevents.*"))
 		require.NoError(t, err)
 		assert.Len(t, found, 1)
 	}
 	assert.Len(t, r.History.Records, 2)
-}
-
-// histogramNames is an observer that collects the names of histograms.
-type histogramNames struct{ sync.Map }
-
-func (n *histogramNames) Observe(_ context.Context, o *fit.Observation) error {
-	for _, h := range o.Histograms {
-		n.Store(h.Name, nil)
-	}
-	return nil
 }
 
 // metrics returns the values at a server of metrics, by name and label.
@@ -107,22 +90,4 @@ func metrics(t *testing.T, address string) map[string]map[string]float64 {
 		}
 	}
 	return found
-}
-
-// An outage of a server that gets the progress does not affect a training.
-func TestOutageOfAServer(t *testing.T) {
-	asked := make(chan struct{}, 8)
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		asked <- struct{}{}
-		_, _ = io.Copy(io.Discard, r.Body) // the end of the connection is noticed after the body
-		<-r.Context().Done()
-	}))
-	defer server.Close()
-	r, err := Run(t.Context(), Config{
-		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 1, StepsPerEpoch: 2},
-		Observers: []fit.Observer{&observe.Kubeflow{URL: server.URL}},
-	})
-	require.NoError(t, err)
-	assert.True(t, r.History.Done)
-	<-asked
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
 	"steadyfit/internal/files"
 	"steadyfit/internal/native"
 	"steadyfit/session"
@@ -44,7 +43,8 @@ func (c *Config) checkProfile() error {
 	case p.First < 1 || p.Last < p.First:
 		return refuse("Config.Profile", p.text(), "the first step is at least 1, and the last step is not before it")
 	case p.Last-p.First >= maxProfile:
-		return refuse("Config.Profile", p.text(), "at most %d steps can be traced, and these are %d", maxProfile, p.Last-p.First+1)
+		return refuse("Config.Profile", p.text(), "at most %d steps can be traced, and these are %d", maxProfile,
+			p.Last-p.First+1)
 	case p.File == "":
 		return refuse("Config.Profile", p.text(), "it names no file for the trace")
 	case err == nil && !info.Mode().IsRegular():
@@ -52,10 +52,12 @@ func (c *Config) checkProfile() error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return wrong("Config.Profile", p.text(), err)
 	case c.Session.Device.Executor != "":
-		return refuse("Config.Profile", p.text(), "the single-threaded executor cannot trace; leave {Options.Executor} at its default")
+		return refuse("Config.Profile", p.text(), "the single-threaded executor cannot trace; leave {Options.Executor} at "+
+			"its default")
 	}
 	if info, err := os.Stat(filepath.Dir(p.File)); err != nil || !info.IsDir() {
-		return refuse("Config.Profile", p.text(), "the folder %s does not exist; create it, or name a file in another folder", filepath.Dir(p.File))
+		return refuse("Config.Profile", p.text(), "the folder %s does not exist; create it, or name a file in another folder",
+			filepath.Dir(p.File))
 	}
 	return nil
 }
@@ -79,15 +81,8 @@ func (p *profiled) Train(ctx context.Context, step int64, b data.Batch, out []fl
 	return p.trace(step, 1, func() error { return p.Session.Train(ctx, step, b, out) })
 }
 
-func (p *profiled) Capabilities() capability.Set { return &profiledSet{p.Session.Capabilities(), p} }
-
-type profiledSet struct {
-	capability.Set
-	of *profiled
-}
-
-func (s *profiledSet) TrainN(ctx context.Context, step int64, n int, out []float64) error {
-	return s.of.trace(step, n, func() error { return s.Set.TrainN(ctx, step, n, out) })
+func (p *profiled) TrainN(ctx context.Context, step int64, n int, out []float64) error {
+	return p.trace(step, n, func() error { return p.Session.TrainN(ctx, step, n, out) })
 }
 
 // trace calls do, which runs n steps, and traces it if steps of the profile are among them. earlier is
@@ -157,5 +152,6 @@ func (p *profiled) finish(err error) {
 	if p.to.Operations == 0 {
 		p.t.Loop.Log.Warn("the trace has no operations, since the single-threaded executor of the checkpoint cannot trace")
 	}
-	p.t.Loop.Log.Info("trace written", "file", p.file.Path, "first_step", p.first, "last_step", p.last, "operations", p.to.Operations)
+	p.t.Loop.Log.Info("trace written", "file", p.file.Path, "first_step", p.first, "last_step", p.last, "operations",
+		p.to.Operations)
 }

@@ -69,7 +69,8 @@ func TestProfile(t *testing.T) {
 			}
 			for name, w := range within {
 				// TensorFlow and Go read different clocks.
-				if strings.Contains(e.Name, "MatMul") && strings.Contains(processes[e.Pid], "device:CPU:0") && e.Time > w[0]-50 && e.Time+e.Dur < w[1]+50 {
+				if strings.Contains(e.Name, "MatMul") && strings.Contains(processes[e.Pid], "device:CPU:0") && e.Time > w[0]-50 &&
+					e.Time+e.Dur < w[1]+50 {
 					spans[name]++
 				}
 			}
@@ -145,7 +146,8 @@ func TestProfileRefuses(t *testing.T) {
 		"is no regular file":                                   {1, 2, os.TempDir()},
 		"it names no file for the trace":                       {1, 2, ""},
 	} {
-		_, err := Run(t.Context(), Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 1, Epochs: 1}, Profile: p})
+		_, err := Run(t.Context(), Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"},
+			Loop: fit.Loop{Batch: 1, Epochs: 1}, Profile: p})
 		assert.ErrorContains(t, err, reason)
 	}
 }

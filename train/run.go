@@ -8,19 +8,17 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"steadyfit/adapter"
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/checkpoint"
-	"steadyfit/internal/child"
 	"steadyfit/internal/contract"
-	"steadyfit/internal/rank"
-	"steadyfit/internal/tfenv"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -29,16 +27,42 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Run trains a model. The package comment has requirements on the program. The error is
+// Run trains a model in this process, or in a child process if an option needs one (Init). The error is
 //   - an *option.Error if an option cannot work.
 //   - an *InputError if the model, the data or a folder cannot be used. It wraps the cause, such as
 //     a *data.RowError. Steps may have been trained, for example before a damaged image.
 //   - an error of session.Open.
 //   - an error of fit.Loop.Run.
+//   - ErrBudget if the memory budget cannot be kept.
 //   - a *session.SaveError if the trained model could not be saved.
 //   - with Config.Supervise, an error of supervise.Run.
 func Run(ctx context.Context, c Config) (Result, error) {
-	none := Result{History: &fit.History{}}
+	t := newTraining(c, c.Worker, nil)
+	missing, err := t.prepare()
+	if err != nil {
+		return noResult(), unusable(err)
+	}
+	// TensorFlow reads the variables of the other options when it is opened.
+	other := len(missing) > 0 && t.Allocator != ""
+	options, child := t.supervisor(other)
+	if err := t.checkChild(child, other); err != nil {
+		return noResult(), err
+	}
+	if child {
+		return t.inChild(ctx, options, missing, nil)
+	}
+	r, err := t.train(ctx)
+	var leave *elsewhere
+	if errors.As(err, &leave) {
+		options, _ = t.supervisor(true)
+		return t.inChild(ctx, options, leave.missing, &leave.chosen)
+	}
+	return r, err
+}
+
+// newTraining returns the training of a Config in this process. chosen is the configuration that another
+// process has measured to be the fastest; nil if none has.
+func newTraining(c Config, worker *supervise.Worker, chosen *autotune.Configuration) *training {
 	if c.Loop.Log == nil && c.Progress != nil {
 		if _, file := c.Progress.(*os.File); !file { // the loop and a goroutine that writes checkpoints use it
 			c.Progress = &oneWriter{w: c.Progress}
@@ -47,30 +71,13 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	}
 	c.Supervisor.Log = cmp.Or(c.Supervisor.Log, c.Loop.Log)
 	c.Loop.Log = cmp.Or(c.Loop.Log, slog.New(slog.DiscardHandler))
-	c.Session.Seed, c.Session.ReadOnly, c.Session.ListAllocations = int64(c.Seed), false, c.OnOutOfMemory == ""
-	c.Autotune.Fixed = autotune.Fixed(c.Autotune.Fixed).With(c.Session)
+	c.Session.Seed, c.Session.ReadOnly = int64(c.Seed), false
+	c.Autotune.Fixed = c.Autotune.Fixed.With(c.Session)
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
-	t := &training{Config: c, worker: c.Worker, started: time.Now()}
-	_, _, t.later = tfprocess.FirstSession()
-	if err := t.prepareProcess(); err != nil {
-		return none, unusable(err)
-	}
-	t.asRank()
-	options, child := t.supervisor()
-	if !child {
-		return t.process(ctx, c.Worker)
-	}
-	if options.Outcome == nil {
-		options.Outcome = func(err error) (int, string) { return ExitCode(err), err.Error() }
-	}
-	result := none
-	options.Result = &result
-	err := supervise.Run(ctx, options, func(ctx context.Context, worker *supervise.Worker) (err error) {
-		result, err = t.process(ctx, worker)
-		return err
-	})
-	return result, err
+	return &training{Config: c, worker: worker, chosen: chosen, started: time.Now()}
 }
+
+func noResult() Result { return Result{History: &fit.History{}} }
 
 // oneWriter makes a writer safe for concurrent use.
 type oneWriter struct {
@@ -89,28 +96,20 @@ type training struct {
 	Config
 	worker  *supervise.Worker
 	started time.Time
-	// later is true if the process has opened a session before this training.
-	later bool
+	// chosen is the configuration that the parent of this child process has measured to be the fastest;
+	// nil if it measured none.
+	chosen *autotune.Configuration
 
 	model  *savedmodels.Model
-	start  *adapter.Adapter // the weights to start from; nil for those of the model
+	start  *session.Adapter // the weights to start from; nil for those of the model
 	plan   *session.Plan
 	reader *reader
 	data   data.Dataset
-	// samples is the training data before shuffling. temporary unmaps and removes files, in
-	// reverse order.
-	samples        *data.InMemory
-	augmentedField data.FieldSpec // the images that Augmentation changes; empty without it
-	temporary      []func() error
-	// tuned is the plan of autotune, or nil. choice is the chosen configuration. most is the
-	// maximum number of steps per execution; see pause.
-	tuned  *autotune.Plan
-	choice autotune.Choice
-	// prior is the configuration that TensorFlow was opened with, before any measurement.
-	prior autotune.Configuration
-	most  int
-	// live chooses between TensorFlow's threads and the calling thread during the training.
-	live    bool
+	// samples is the training data before shuffling.
+	samples       *data.InMemory
+	imagesChecked bool
+	// choice is the choice of autotune.
+	choice  autotune.Choice
 	session *session.Session
 	// profiled is the session of the loop if steps are traced; nil otherwise.
 	profiled *profiled
@@ -120,19 +119,18 @@ type training struct {
 	restartErr error
 }
 
-// prepareProcess checks the options. It restarts the program if they need environment variables
-// that are not set.
-func (t *training) prepareProcess() error {
+// prepare checks the options. It returns the environment variables for a child process.
+func (t *training) prepare() (missing []gpuopts.Variable, err error) {
 	if err := t.check(); err != nil {
-		return err
+		return nil, err
 	}
-	warnings, err := autotune.UseEnvironment(t.Session.Device, t.ReleaseMemory, t.Allocator)
-	if err != nil {
-		return err
+	warnings, err := t.Session.Device.Check(os.Environ())
+	if err == nil {
+		missing, err = t.environment()
 	}
-	// An earlier process of this training has reported the warnings.
-	if _, supervised := os.LookupEnv(child.SupervisedEnv); supervised && t.Worker == nil || restartedAlready() {
-		return nil
+	t.asRank()
+	if err != nil || t.worker != nil && t.Worker == nil { // the parent has reported the warnings
+		return missing, err
 	}
 	for _, w := range warnings {
 		t.report("warning", w)
@@ -140,7 +138,7 @@ func (t *training) prepareProcess() error {
 	if t.Cluster != nil {
 		t.report("cluster", t.Cluster)
 	}
-	return nil
+	return missing, nil
 }
 
 func (t *training) report(subject string, value any) {
@@ -151,22 +149,33 @@ func (t *training) report(subject string, value any) {
 	t.Loop.Log.Info(subject, "value", value)
 }
 
-func (t *training) process(ctx context.Context, worker *supervise.Worker) (Result, error) {
-	t.worker = worker
-	r, err := t.train(ctx)
+// here trains in a child process.
+func (t *training) here(ctx context.Context) (Result, error) {
+	if _, err := t.prepare(); err != nil {
+		return noResult(), unusable(err)
+	}
+	return t.train(ctx)
+}
+
+// train trains in this process.
+func (t *training) train(ctx context.Context) (Result, error) {
+	if err := session.UseEnvironment(t.Session.Device); err != nil {
+		return noResult(), unusable(err)
+	}
+	r, err := t.run(ctx)
 	if ofInput(err) {
 		err = unusable(err)
 	}
-	return r, asConfig(t.restartable(err, t.continues() && (!t.resumed || notBegun(err))))
+	return r, t.restartable(err, t.continues() && (!t.resumed || notBegun(err)))
 }
 
 // continues reports whether an earlier process has trained steps of this training.
 func (t *training) continues() bool { return t.Worker == nil && t.worker.Status().Step > 0 }
 
-func (t *training) train(ctx context.Context) (r Result, err error) {
-	r.History = &fit.History{}
+func (t *training) run(ctx context.Context) (r Result, err error) {
+	r = noResult()
 	defer func() {
-		if closed := errors.Join(t.session.Close(), t.reader.close(), t.removeTemporary()); err == nil {
+		if closed := errors.Join(t.session.Close(), t.reader.close()); err == nil {
 			err = closed
 		}
 	}()
@@ -184,21 +193,19 @@ func (t *training) train(ctx context.Context) (r Result, err error) {
 	r.History, err = t.Loop.Run(ctx, t.data)
 	t.profiled.end()
 	err = t.orRestart(r.History, err)
-	// After an interrupt, or if a log file could not be written, a complete training still saves
-	// its result.
-	if r.History.Done && every(err, final) {
+	// A complete training saves its result even if the history or its last checkpoint could not be written.
+	if r.History.Done && every(err, unwritten) {
 		unsaved := t.save(context.WithoutCancel(ctx), &r)
 		err = errors.Join(r.withSaved(err), unsaved)
 	}
 	// The ranks wait for each other at the end: after an interrupt, until the first rank has written its
 	// checkpoint; after an error that all ranks have, until slower ranks have it, too.
-	if err == nil || t.stopped() || errors.Is(err, fit.ErrDiverged) || errors.Is(err, rank.ErrDiffer) {
+	if err == nil || t.stopped() || errors.Is(err, fit.ErrDiverged) || errors.Is(err, contract.ErrRanksDiffer) {
 		err = errors.Join(err, t.leave(r, err))
 	}
 	if err != nil {
 		return r, t.advise(err, r.History.Checkpoint)
 	}
-	t.noteSpeed(r.History)
 	return r, nil
 }
 
@@ -217,12 +224,8 @@ func (t *training) openInputs() error {
 // orRestart returns the error that requests another process, if the loop ended because of that
 // request.
 func (t *training) orRestart(h *fit.History, err error) error {
-	tolerated := err == nil || t.ContinueOnWriteError && every(err, unlogged)
-	if t.restartErr == nil || h.Done || !tolerated {
+	if t.restartErr == nil || h.Done || err != nil {
 		return err
-	}
-	if err != nil {
-		t.Loop.Log.Warn("another process continues and tries to add the missing lines", "error", err)
 	}
 	return t.restartErr
 }
@@ -230,7 +233,6 @@ func (t *training) orRestart(h *fit.History, err error) error {
 func (t *training) openModel() (err error) {
 	continues := t.continues()
 	t.adapt(continues)
-	t.follow()
 	if t.Checkpoints.Folder != "" && !t.Resume {
 		if err := checkpoint.CheckUnused(t.Checkpoints.Folder); err != nil {
 			return err
@@ -245,40 +247,50 @@ func (t *training) openModel() (err error) {
 	if err := t.openAdapter(); err != nil {
 		return err
 	}
-	if err := t.compile(); err != nil {
+	if err := cmp.Or(t.compile(), t.checkSplit()); err != nil {
 		return err
 	}
-	if !continues && !restartedAlready() {
+	if !continues && t.chosen == nil {
 		t.warn()
 	}
 	return nil
 }
 
 // adapt makes this process resume the training if an earlier process started it (continues), without
-// another check of the images.
+// another check of the images. Only the first of several ranks writes checkpoints and resumes from them; the
+// others take over its state.
 func (t *training) adapt(continues bool) {
 	t.Resume = t.Resume || continues
-	t.CheckImages = t.CheckImages && !continues
+	if rank, _ := t.ranked(); rank > 0 {
+		t.Checkpoints, t.Resume = Checkpoints{}, false
+	}
+	t.imagesChecked = continues
 }
 
 func (t *training) checkOut() error {
 	if t.OutVersion != "" {
-		return t.unwritable(t.versions().Check(t.model))
+		return t.versions().Check(t.model)
 	}
 	if t.Out == "" {
 		return nil
 	}
-	return t.unwritable(session.CheckOutput(t.Out, t.model))
+	return session.CheckOutput(t.Out, t.model)
 }
 
-// unwritable returns the error for a folder that cannot be used for the trained model.
-func (t *training) unwritable(err error) error {
-	if t.continues() && t.ContinueOnWriteError && errors.As(err, new(*session.SaveError)) {
-		// Writing the model may succeed at the end of the training.
-		t.Loop.Log.Warn("the trained model could not be written now", "error", err)
+// checkSplit returns an error if the options need micro-batches and the model does not support
+// them. Otherwise the training would fail late, when memory runs out.
+func (t *training) checkSplit() error {
+	if !t.splits() {
 		return nil
 	}
-	return err
+	err := t.plan.CheckSplit()
+	if !isAny(err, savedmodels.ErrNoSignature, session.ErrInexactSplit) {
+		return err
+	}
+	if t.OnOutOfMemory == MicroBatch {
+		return wrong("Config.OnOutOfMemory", t.OnOutOfMemory, err)
+	}
+	return wrong("Budget.Layer", t.Budget.Layer, err)
 }
 
 func (t *training) compile() (err error) {
@@ -292,7 +304,8 @@ func (t *training) warn() {
 	problems := t.model.ProblemsFor(t.Session.TrainSignature)
 	for _, p := range problems {
 		if p.Code == contract.CodeMetadata {
-			t.Loop.Log.Warn("the notes of the exporter cannot be read; names of classes and ranges of inputs are unknown", "problem", p.Message, "fix", p.Fix)
+			t.Loop.Log.Warn("the notes of the exporter cannot be read; names of classes and ranges of inputs are unknown",
+				"problem", p.Message, "fix", p.Fix)
 		}
 	}
 	resets := t.resets() && t.Reset.Depth != contract.ResetRestore
@@ -315,9 +328,6 @@ func (t *training) checkLoop() error {
 
 // openSession opens TensorFlow, chooses the configuration, and opens the session.
 func (t *training) openSession(ctx context.Context) error {
-	if err := t.startWithPrior(); err != nil {
-		return err
-	}
 	if err := t.quiet(); err != nil {
 		return err
 	}
@@ -338,7 +348,8 @@ func (t *training) openSession(ctx context.Context) error {
 		err = t.openTuned(ctx)
 	}
 	if errors.Is(err, session.ErrNoGPU) && t.Budget.ofGPU() {
-		return option.Errorf("{Budget.Layer gpu process used} (use {Budget.Layer rss} to limit the memory of the process): %w", err)
+		return option.Errorf("{Budget.Layer gpu process used} "+
+			"(use {Budget.Layer rss} to limit the memory of the process): %w", err)
 	}
 	if err != nil {
 		return err
@@ -352,31 +363,28 @@ func (t *training) openSession(ctx context.Context) error {
 			return err
 		}
 	}
-	if why := t.session.Capabilities().Uncompiled(t.Loop.Batch, t.most); why != "" && !t.continues() {
-		t.report("note", text("some steps are not compiled despite {Options.Compiled}: "+why))
-	}
 	return nil
 }
 
 // quiet makes TensorFlow log only warnings and errors; in a rank, whose server warns of each
 // clean-up after a step, only errors.
 func (t *training) quiet() error {
-	level := tfenv.LogWarnings
+	level := tfprocess.LogWarnings
 	if _, ranked := t.ranked(); ranked {
-		level = tfenv.LogErrors
+		level = tfprocess.LogErrors
 	}
 	if _, open := tfprocess.Environment(); open || t.Session.Device.LogLevel != "" {
 		return nil
 	}
-	return tfenv.SetLogLevel(level)
+	return tfprocess.SetLogLevel(level)
 }
 
 // openTuned opens the session with the configuration that autotune chooses.
 func (t *training) openTuned(ctx context.Context) (err error) {
 	if _, ranked := t.ranked(); ranked {
-		return t.openRank(ctx)
-	}
-	if err := t.chooseConfiguration(ctx); err != nil {
+		t.Loop.Log.Info("waiting for the other ranks", "cluster", t.Cluster)
+		defer t.worker.Busy()()
+	} else if err := t.chooseConfiguration(ctx); err != nil {
 		return err
 	}
 	t.session, err = session.Open(ctx, t.plan)
@@ -413,7 +421,7 @@ func (t *training) chooseSteps() error {
 // undoes that step.
 func (t *training) reportEffects(ctx context.Context) error {
 	e, err := t.session.Resolved(ctx, data.Batch{})
-	if err == nil && t.traces() {
+	if err == nil && t.traces() && t.Session.StepsPerExecution < 2 {
 		defer t.worker.Busy()()
 		for b, bad := range t.data.Batches(t.pass()) {
 			if bad == nil { // the loop reports bad data itself
@@ -432,19 +440,18 @@ func (t *training) reportEffects(ctx context.Context) error {
 	return nil
 }
 
+// traces reports whether a step is traced because an option may have no effect. Memory may be limited by a
+// budget, whose first steps must be representative.
 func (t *training) traces() bool {
-	switch t.Trace {
-	case Always, Never:
-		return t.Trace == Always
-	case "":
-		o := t.Session.Device
-		required, ignored := o.ForGPU()
-		return t.mayTrace() && (o.Precision != "" || o.XLA != "" && o.XLA != "off" || len(required)+len(ignored) > 0)
-	}
-	return t.mayTrace()
+	o := t.Session.Device
+	required, ignored := o.ForGPU()
+	return t.mayTrace() && (o.Precision != "" || o.XLA != "" && o.XLA != "off" || len(required)+len(ignored) > 0)
 }
 
-func (t *training) mayTrace() bool { return t.Budget.Limit == 0 && !(t.resets() && t.Reset.Limit != 0) }
+func (t *training) mayTrace() bool {
+	_, ranked := t.ranked()
+	return t.Budget.Limit == 0 && !ranked
+}
 
 func (t *training) reportNotes() {
 	if rank, _ := t.ranked(); rank > 0 {
@@ -453,14 +460,8 @@ func (t *training) reportNotes() {
 	if t.Out == "" && t.OutVersion == "" && t.OutAdapter == "" && t.Checkpoints.Folder == "" {
 		t.report("note", text("without {Config.Out} or {Config.Checkpoints}, the trained model is not saved"))
 	}
-	if t.OutAdapter != "" && t.model.Base == "" {
-		t.report("note", text("the model has no frozen weights, so {Config.OutAdapter} holds all of them"))
-	}
-	if f := t.augmentedField; len(f.Shape) == 2 && !f.Image { // such a field may also be a series
-		t.report("note", fmt.Sprintf("augmentation %s changes field %s, whose samples of shape %v are taken as images of %d rows and %d columns", t.Augmentation, f.Name, f.Shape, f.Shape[0], f.Shape[1]))
-	}
 	names := t.reader.csv.Classes
-	if len(names) == 0 || len(t.reader.csv.Names) > 0 {
+	if len(names) == 0 || len(t.reader.csv.Names)+len(t.Data.Classes) > 0 {
 		return
 	}
 	shown := make([]string, min(8, len(names)))
@@ -468,6 +469,9 @@ func (t *training) reportNotes() {
 		shown[i] = fmt.Sprintf("%s %d", names[i], i)
 	}
 	order := "the order of their names"
+	if !slices.IsSorted(names) {
+		order = "the order of the metadata of the data"
+	}
 	if s := t.reader.csv.Schema; s != nil && s.Columns[t.reader.csv.Label].Values != nil {
 		order = "the order of the schema"
 	}

@@ -17,11 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/adapter"
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/fit/budget"
-	"steadyfit/fit/checkpoint"
+
 	"steadyfit/internal/contract"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -44,8 +42,9 @@ func TestRun(t *testing.T) {
 	var reported []string
 	config := func(out string, epochs int) Config {
 		return Config{
-			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Validation: "builtin:digits", Seed: 3, Shuffle: true, Prefetch: -1,
-			Loop: fit.Loop{Batch: 32, Epochs: epochs}, Out: filepath.Join(dir, out),
+			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Validation: "builtin:digits", Seed: 3, Shuffle: true,
+			Prefetch: -1,
+			Loop:     fit.Loop{Batch: 32, Epochs: epochs}, Out: filepath.Join(dir, out),
 			Report: func(subject string, _ any) { reported = append(reported, subject) },
 		}
 	}
@@ -73,7 +72,7 @@ func TestRun(t *testing.T) {
 	c.Checkpoints.Folder, c.Checkpoints.EverySteps, c.Out = filepath.Join(dir, "ckpt"), 10, ""
 	_, err = Run(t.Context(), c)
 	require.NoError(t, err)
-	written, err := checkpoint.List(c.Checkpoints.Folder)
+	written, err := fit.Checkpoints(c.Checkpoints.Folder)
 	require.NoError(t, err)
 	assert.Len(t, written, 3)
 	c = config("resumed", 2)
@@ -90,14 +89,14 @@ func TestRunWithoutLastCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	c := Config{
 		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 256, Epochs: 1},
-		Out: filepath.Join(dir, "out"), OutAdapter: filepath.Join(dir, "adapter"), ContinueOnWriteError: true,
+		Out: filepath.Join(dir, "out"), OutAdapter: filepath.Join(dir, "adapter"),
 	}
 	c.Checkpoints.Folder = filepath.Join(dir, "ckpt")
 	c.Loop.Hook(fit.Hook{Name: "no folder", Epoch: func(context.Context, *fit.State) error {
 		return errors.Join(os.RemoveAll(c.Checkpoints.Folder), os.WriteFile(c.Checkpoints.Folder, nil, 0o666))
 	}})
 	r, err := Run(t.Context(), c)
-	require.ErrorAs(t, err, new(*checkpoint.Error))
+	require.ErrorAs(t, err, new(*fit.WriteError))
 	require.ErrorContains(t, err, "; the training is complete, and the trained model is in "+c.Out)
 	require.ErrorContains(t, err, "; the training is complete, and the trained adapter is in "+c.OutAdapter)
 	assert.Equal(t, c.Out, r.Out)
@@ -146,7 +145,7 @@ func TestRunRefuses(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(used, "ckpt-1"), 0o777))
 	require.NoError(t, os.WriteFile(filepath.Join(used, "ckpt-1", "history.jsonl"), nil, 0o666))
 	require.NoError(t, os.WriteFile(filepath.Join(used, "v.csv"), nil, 0o666))
-	one := file(t, "one.csv", strings.Repeat("1,", 64)+"5\n")
+	one := table(t, 64, "5")
 	fixed := changedModel(t, "saved_model.pb", func(text []byte) []byte {
 		return bytes.ReplaceAll(text, []byte("set_learning_rate"), []byte("put_learning_rate"))
 	})
@@ -166,38 +165,48 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.Seed = 1 << 63 }, "Config.Seed", "expected at most 9223372036854775807"},
 		{func(c *Config) { c.ValidationFraction = 1 }, "Config.ValidationFraction", "between 0 and 1"},
 		{func(c *Config) { c.Out, c.OutVersion = "a", "b" }, "Config.OutVersion", "leave one of them out"},
-		{func(c *Config) { c.KeepVersions = 2 }, "Config.KeepVersions", "needs Config.OutVersion"},
-		{func(c *Config) { c.OutVersion, c.KeepVersions = "b", -1 }, "Config.KeepVersions", "expected at least 0"},
-		{func(c *Config) { c.ValidationFraction, c.Validation = 0.1, "x.npz" }, "Config.ValidationFraction", "leave one of them out"},
-		{func(c *Config) { c.Data.Path, c.Validation = one, one }, "Config.Validation", "this is the training data, which has no other part; give other data, or hold out a fraction with Config.ValidationFraction 0.1"},
-		{func(c *Config) { c.Data.Path, c.Profile = one, Profile{1, 2, one} }, "Config.Profile", one + ": this is the data itself, which would be overwritten"},
-		{func(c *Config) { c.Validation, c.Out = filepath.Join(used, "v.csv"), used }, "Config.Out", "is inside this folder, which would be replaced"},
+		{func(c *Config) { c.ValidationFraction, c.Validation = 0.1, "x.npz" }, "Config.ValidationFraction",
+			"leave one of them out"},
+		{func(c *Config) { c.Data.Path, c.Validation = one, one }, "Config.Validation",
+			"this is the training data, which has no other part; give other data, or hold out a fraction with " +
+				"Config.ValidationFraction 0.1"},
+		{func(c *Config) { c.Data.Path, c.Profile = one, Profile{1, 2, one} }, "Config.Profile", one +
+			": this is the data itself, which would be overwritten"},
+		{func(c *Config) { c.Validation, c.Out = filepath.Join(used, "v.csv"), used }, "Config.Out",
+			"is inside this folder, which would be replaced"},
 		{func(c *Config) { c.Data.Path, c.OutVersion = used, used }, "Config.OutVersion", "the data itself"},
-		{func(c *Config) { c.Data.Path, c.OutAdapter = used, filepath.Join(used, "a") }, "Config.OutAdapter", "this is inside the data " + used},
+		{func(c *Config) { c.Data.Path, c.OutAdapter = used, filepath.Join(used, "a") }, "Config.OutAdapter",
+			"this is inside the data " + used},
 		{func(c *Config) { c.Data.Path, c.Checkpoints.Folder = used, used }, "Config.Checkpoints", "the data itself"},
-		{func(c *Config) { c.Model, c.TensorBoard.Folder = used, used }, "TensorBoard.Folder", "the model itself"},
-		{func(c *Config) { c.Checkpoints.Folder = one }, "Config.Checkpoints", one + ": it is not a folder; name a folder for checkpoints"},
-		{func(c *Config) { c.Checkpoints.Folder, c.Resume = one, true }, "Config.Checkpoints", one + ": it is not a folder; name a folder for checkpoints"},
-		{func(c *Config) { c.OutAdapter = filepath.Join(one, "new") }, "Config.OutAdapter", "write " + filepath.Join(one, "new") + ": not a directory; a part of the path is a file"},
-		{func(c *Config) { c.Checkpoints.Folder = used }, "Config.Checkpoints", "Config.Checkpoints " + used + ": it holds checkpoints of an earlier training (the newest is ckpt-1); continue it with Config.Resume"},
+		{func(c *Config) { c.Model, c.TensorBoard = used, used }, "Config.TensorBoard", "the model itself"},
+		{func(c *Config) { c.Checkpoints.Folder = one }, "Checkpoint", one +
+			": it is not a folder; name a folder for checkpoints"},
+		{func(c *Config) { c.Checkpoints.Folder, c.Resume = one, true }, "Checkpoint", one +
+			": it is not a folder; name a folder for checkpoints"},
+		{func(c *Config) { c.OutAdapter = filepath.Join(one, "new") }, "Config.OutAdapter", "write " +
+			filepath.Join(one, "new") + ": not a directory; a part of the path is a file"},
+		{func(c *Config) { c.Checkpoints.Folder = used }, "Checkpoint", "Checkpoint " + used +
+			": it holds checkpoints of an earlier training (the newest is ckpt-1); continue it with Loop.Resume"},
 		{func(c *Config) { c.Checkpoints.Best = "loss" }, "Checkpoints.Best", "needs Config.Checkpoints"},
-		{func(c *Config) { c.Loop.Hook(fit.EarlyStop{Metric: "val_loss"}.Hook()) }, "EarlyStop", "or set Config.Validation to have validation metrics"},
-		{func(c *Config) { c.Checkpoints = Checkpoints{Folder: t.TempDir(), Best: "other"} }, "Checkpoints.Best", "Checkpoints.Best other: there is no such metric"},
+		{func(c *Config) { c.Loop.Hook(fit.EarlyStop{Metric: "val_loss"}.Hook()) }, "EarlyStop",
+			"or set Loop.Validation to have validation metrics"},
+		{func(c *Config) { c.Checkpoints = Checkpoints{Folder: t.TempDir(), Best: "other"} }, "Checkpoint.Best",
+			"Checkpoint.Best other: there is no such metric"},
 		{func(c *Config) { c.Resume = true }, "Config.Resume", "needs Config.Checkpoints"},
 		{func(c *Config) { c.MetricsListen = "9090" }, "Config.MetricsListen", "expected HOST:PORT, or :PORT"},
-		{func(c *Config) { c.TensorBoard.EverySteps = 1 }, "TensorBoard.EverySteps", "needs TensorBoard.Folder"},
-		{func(c *Config) { c.TensorBoard.Histograms = 1 }, "TensorBoard.Histograms", "needs TensorBoard.Folder"},
 		{func(c *Config) { c.Supervise = "supervised" }, "Config.Supervise", "expected always, budget, or nothing"},
-		{func(c *Config) { c.Trace = "yes" }, "Config.Trace", "expected always, never, unless-limited, or nothing"},
 		{func(c *Config) { c.Supervise = Always }, "Config.Supervise", "needs Config.Checkpoints"},
 		{func(c *Config) { c.OnOutOfMemory = "hope" }, "Config.OnOutOfMemory", "expected microbatch, restart, or nothing"},
 		{func(c *Config) { c.OnOutOfMemory = Restart }, "Config.OnOutOfMemory", "needs Config.Supervise"},
-		{func(c *Config) { c.OnOutOfMemory, c.Model = MicroBatch, "builtin:dropout-200-512-256-1" }, "Config.OnOutOfMemory", "micro-batches"},
-		{func(c *Config) { c.Reset = &budget.ResetPolicy{Depth: "deep"} }, "ResetPolicy.Depth", "expected none, restore, reload or process"},
-		{func(c *Config) { c.Reset = &budget.ResetPolicy{Depth: "process"} }, "ResetPolicy.Depth", "needs Config.Supervise"},
-		{func(c *Config) { c.Autotune.Mode = "fast" }, "Autotune.Mode", "expected on, precision, live, or nothing"},
+		{func(c *Config) { c.OnOutOfMemory, c.Model = MicroBatch, "builtin:dropout-200-512-256-1" }, "Config.OnOutOfMemory",
+			"micro-batches"},
+		{func(c *Config) { c.Reset.Depth = "deep" }, "Reset.Depth", "expected none, restore, reload or process"},
+		{func(c *Config) { c.Reset.Depth = "process" }, "Reset.Depth", "needs Config.Supervise"},
+		{func(c *Config) { c.Autotune.Mode = "fast" }, "Autotune.Mode", "expected on, precision, or nothing"},
 		{func(c *Config) { c.ClassWeights = map[string]float64{"0": 2} }, "Config.ClassWeights", contract.InputSampleWeight},
-		{func(c *Config) { c.Model, c.Loop.LearningRate = fixed, fit.Constant(0.1) }, "Loop.LearningRate", "Loop.LearningRate: the model has a learning rate or schedule of its own, since it has neither a signature set_learning_rate nor an input learning_rate; leave it out, or export the model with a constant rate"},
+		{func(c *Config) { c.Model, c.Loop.LearningRate = fixed, fit.Constant(0.1) }, "Loop.LearningRate",
+			"Loop.LearningRate: the model has a learning rate or schedule of its own, since it has neither a signature " +
+				"set_learning_rate nor an input learning_rate; leave it out, or export the model with a constant rate"},
 		{func(c *Config) { c.Augmentation = data.Augmentation{Flip: true} }, "Config.Augmentation", "Data.Height"},
 	} {
 		config := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 1}}
@@ -232,24 +241,32 @@ func TestInputErrors(t *testing.T) {
 		text[len(text)/2] ^= 1
 		return text
 	})
-	unknown := changedModel(t, "saved_model.pb", func(text []byte) []byte { return bytes.ReplaceAll(text, []byte("MatMul"), []byte("MatMal")) })
+	unknown := changedModel(t, "saved_model.pb", func(text []byte) []byte {
+		return bytes.ReplaceAll(text, []byte("MatMul"),
+			[]byte("MatMal"))
+	})
 	for name, c := range map[string]struct {
 		change func(*Config)
 		is     error
 	}{
 		"a label that is no class": {made(x, field("y", []int64{0, 10})), data.ErrLabel},
 		"a fractional label":       {made(x, field("y", []float64{0, 0.5})), data.ErrLabel},
-		"a feature that is NaN":    {made(field("x", slices.Repeat([]float32{float32(math.NaN())}, 2*64), 64), y), data.ErrValue},
-		"text":                     {made(field("x", []string{"a", "b"}), y), session.ErrData},
-		"another shape":            {made(field("x", make([]float32, 6), 3), y), session.ErrData},
-		"no label":                 {made(x), session.ErrData},
-		"another field":            {made(x, y, field("z", []int64{0, 1})), session.ErrData},
-		"a file for a folder":      {func(c *Config) { c.Loop.Hook(fit.HistoryFile(filepath.Join(file(t, "f", ""), "h.jsonl"), false)) }, syscall.ENOTDIR},
-		"a damaged variable":       {func(c *Config) { c.Model = damaged }, savedmodels.ErrNotSavedModel},
-		"an unknown operation":     {func(c *Config) { c.Model = unknown }, savedmodels.ErrNotSavedModel},
+		"a feature that is NaN": {made(field("x", slices.Repeat([]float32{float32(math.NaN())}, 2*64), 64), y),
+			data.ErrValue},
+		"text":          {made(field("x", []string{"a", "b"}), y), session.ErrData},
+		"another shape": {made(field("x", make([]float32, 6), 3), y), session.ErrData},
+		"no label":      {made(x), session.ErrData},
+		"another field": {made(x, y, field("z", []int64{0, 1})), session.ErrData},
+		"a file for a folder": {func(c *Config) {
+			c.Loop.Hook(fit.HistoryFile(filepath.Join(file(t, "f", ""),
+				"h.jsonl")))
+		}, syscall.ENOTDIR},
+		"a damaged variable":   {func(c *Config) { c.Model = damaged }, savedmodels.ErrNotSavedModel},
+		"an unknown operation": {func(c *Config) { c.Model = unknown }, savedmodels.ErrNotSavedModel},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 2, Epochs: 1, StepsPerEpoch: 1}}
+			config := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"},
+				Loop: fit.Loop{Batch: 2, Epochs: 1, StepsPerEpoch: 1}}
 			c.change(&config)
 			r, err := Run(t.Context(), config)
 			require.ErrorAs(t, err, new(*InputError))
@@ -268,15 +285,17 @@ func TestRunWithAdapters(t *testing.T) {
 	dir := t.TempDir()
 	config := func(epochs int, start, out string) Config {
 		return Config{
-			Model: "../adapter/testdata/digits-lora", Data: Data{Path: "builtin:digits"}, Seed: 1,
+			Model: "../session/testdata/digits-lora", Data: Data{Path: "builtin:digits"}, Seed: 1,
 			Loop: fit.Loop{Batch: 32, Epochs: epochs}, Adapter: start, OutAdapter: filepath.Join(dir, out),
 		}
 	}
-	read := func(c Config) *adapter.Adapter {
+	read := func(c Config) *session.Adapter {
 		r, err := Run(ctx, c)
 		require.NoError(t, err)
 		require.Equal(t, c.OutAdapter, r.OutAdapter)
-		a, err := adapter.Read(c.OutAdapter, 0)
+		base, err := savedmodels.Open(c.Model)
+		require.NoError(t, err)
+		a, err := session.ReadAdapter(c.OutAdapter, base)
 		require.NoError(t, err)
 		return a
 	}
@@ -299,5 +318,5 @@ func TestRunWithAdapters(t *testing.T) {
 	refused.Model = "builtin:digits"
 	_, err = Run(ctx, refused)
 	assert.ErrorIs(t, err, session.ErrMismatch)
-	assert.NoFileExists(t, filepath.Join(dir, "out", adapter.File))
+	assert.NoFileExists(t, filepath.Join(dir, "out", "adapter.safetensors"))
 }

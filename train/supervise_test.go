@@ -3,14 +3,14 @@ package train
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,14 +19,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/cluster"
 	"steadyfit/fit"
-	"steadyfit/fit/budget"
-	"steadyfit/fit/checkpoint"
+
 	"steadyfit/internal/contract"
-	"steadyfit/internal/freeport"
 	"steadyfit/internal/memlayer"
-	"steadyfit/internal/tfenv"
+	"steadyfit/internal/testkit"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -44,37 +42,28 @@ func TestWhoTrains(t *testing.T) {
 		child    bool
 		deadline time.Duration
 		restarts int
-		grace    time.Duration
 	}{
-		{"unsupervised", Config{}, false, 0, 0, 0},
-		{"supervised", Config{Supervise: Always, Supervisor: of(time.Minute, 3)}, true, time.Minute, 3, 0},
-		{"supervised, without restarts", Config{Supervise: Always, Supervisor: of(0, -1)}, true, 0, -1, 0},
-		{"in a child already", Config{Supervise: Always, Worker: &supervise.Worker{}}, false, 0, 0, 0},
-		{"budget", Config{Supervise: ForBudget, Supervisor: of(5*time.Minute, 3), Budget: rss}, true, 0, -1, 5 * time.Minute},
-		{"budget, without a deadline", Config{Supervise: ForBudget, Budget: rss}, true, 0, -1, time.Minute},
-		{"budget, unsupervised", Config{Budget: rss}, false, 0, 0, 0},
-		{"no budget", Config{Supervise: ForBudget}, false, 0, 0, 0},
-		{"budget of a GPU", Config{Supervise: ForBudget, Budget: gpu}, false, 0, 0, 0},
+		{"unsupervised", Config{}, false, 0, 0},
+		{"supervised", Config{Supervise: Always, Supervisor: of(time.Minute, 3)}, true, time.Minute, 3},
+		{"supervised, without restarts", Config{Supervise: Always, Supervisor: of(0, -1)}, true, 0, -1},
+		{"in a child already", Config{Supervise: Always, Worker: &supervise.Worker{}}, false, 0, 0},
+		{"budget", Config{Supervise: ForBudget, Supervisor: of(5*time.Minute, 3), Budget: rss}, true, 0, -1},
+		{"budget, without a deadline", Config{Supervise: ForBudget, Budget: rss}, true, 0, -1},
+		{"budget, unsupervised", Config{Budget: rss}, false, 0, 0},
+		{"no budget", Config{Supervise: ForBudget}, false, 0, 0},
+		{"budget of a GPU", Config{Supervise: ForBudget, Budget: gpu}, false, 0, 0},
 	} {
 		c.config.Checkpoints.Folder = "ckpt"
-		s, ok := c.config.supervisor()
+		s, ok := c.config.supervisor(false)
 		assert.Equal(t, c.child, ok, c.name)
 		assert.Equal(t, c.deadline, s.Deadline, c.name)
 		assert.Equal(t, c.restarts, s.Restarts, c.name)
-		assert.Equal(t, c.grace, s.Grace, c.name)
 		c.config.Checkpoints.Folder = ""
-		_, ok = c.config.supervisor()
+		_, ok = c.config.supervisor(false)
 		assert.Equal(t, c.child && c.config.Supervise == Always, ok, c.name)
 	}
-	for rank, kill := range []bool{false, true} {
-		all := cluster.Cluster{Workers: []string{"a:1", "b:1", "c:1"}, Rank: rank}
-		s, _ := (&Config{Supervise: Always, Cluster: &all}).supervisor()
-		assert.Equal(t, supervise.Options{}, s)
-		all.MinWorkers = 1
-		s, _ = (&Config{Supervise: Always, Cluster: &all}).supervisor()
-		assert.Equal(t, supervise.Options{Peers: 2, KillOrphan: kill}, s)
-	}
-	c := Config{Checkpoints: Checkpoints{Folder: "ckpt"}, Supervise: ForBudget, Supervisor: of(time.Minute, 0), Budget: rss, Loop: fit.Loop{Batch: 1, Epochs: 1}}
+	c := Config{Checkpoints: Checkpoints{Folder: "ckpt"}, Supervise: ForBudget, Supervisor: of(time.Minute, 0),
+		Budget: rss, Loop: fit.Loop{Batch: 1, Epochs: 1}}
 	assert.NoError(t, c.check(), "the child of a budget has the deadline to end in")
 }
 
@@ -106,12 +95,12 @@ func TestWhatIsTriedAgain(t *testing.T) {
 }
 
 func TestContinued(t *testing.T) {
-	c := &training{Config: Config{CheckImages: true}}
+	c := &training{}
 	c.adapt(false)
-	assert.True(t, c.CheckImages)
+	assert.False(t, c.imagesChecked)
 	assert.False(t, c.Resume)
 	c.adapt(true)
-	assert.False(t, c.CheckImages, "they have been decoded once")
+	assert.True(t, c.imagesChecked, "they have been decoded once")
 	assert.True(t, c.Resume)
 }
 
@@ -119,62 +108,74 @@ func TestWhatAnErrorLeaves(t *testing.T) {
 	hook := func(err error) error { return &fit.HookError{Hook: "h", Phase: "end", Err: err} }
 	other := errors.New("other")
 	for _, c := range []struct {
-		err             error
-		unlogged, final bool
+		err       error
+		unwritten bool
 	}{
-		{nil, true, true},
-		{hook(&fit.LogError{}), true, false},
-		{hook(&fit.LogError{Final: true}), true, true},
-		{hook(&checkpoint.Error{Final: true}), false, true},
-		{errors.Join(hook(&fit.LogError{Final: true}), hook(&checkpoint.Error{Final: true})), false, true},
-		{errors.Join(hook(&fit.LogError{Final: true}), hook(other)), false, false},
-		{errors.Join(hook(&fit.LogError{}), hook(&fit.LogError{})), true, false},
-		{other, false, false},
+		{nil, true},
+		{hook(&fit.WriteError{}), true},
+		{errors.Join(hook(&fit.WriteError{}), hook(&fit.WriteError{})), true},
+		{errors.Join(hook(&fit.WriteError{}), hook(other)), false},
+		{other, false},
 	} {
-		assert.Equal(t, c.unlogged, every(c.err, unlogged), "%v", c.err)
-		assert.Equal(t, c.final, every(c.err, final), "%v", c.err)
+		assert.Equal(t, c.unwritten, every(c.err, unwritten), "%v", c.err)
 	}
-	full := &fit.LogError{Err: syscall.ENOSPC}
+	full := &fit.WriteError{Err: syscall.ENOSPC}
 	assert.True(t, notBegun(&fit.HookError{Phase: "start", Err: full}))
 	assert.False(t, notBegun(&fit.HookError{Phase: "end", Err: full}))
 	assert.False(t, notBegun(&fit.HookError{Phase: "start", Err: other}))
 }
 
-// Run returns in the parent only, with the result of the last child. Each child serves its metrics at the
-// same port.
-func TestResultUnderSupervision(t *testing.T) {
-	const env = "STEADYFIT_TEST_SUPERVISED"
-	out := os.Getenv(env)
-	if out == "" {
-		out = filepath.Join(t.TempDir(), "model")
-		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-		cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, tfenv.LogLevel+"=") })
-		cmd.Env = append(cmd.Env, env+"="+out, env+"_ADDRESS="+freeport.Addresses(t, 1)[0])
-		var progress bytes.Buffer
-		cmd.Stderr = &progress
-		text, err := cmd.Output()
-		require.NoError(t, err, "%s%s", text, &progress)
-		assert.Regexp(t, `level=INFO msg="the training continues in another process" attempt=1 step=2 reason=`, progress.String())
-		assert.NotRegexp(t, `(?m)^I0000.*(reader|loader)\.cc`, progress.String())
-		assert.Regexp(t, `^restarts 0\nrestarts 1\nout "`+out+`", done true, epochs 2, step 4, loss [0-9.]+\nPASS\n`, string(text))
-		assert.FileExists(t, filepath.Join(out, "saved_model.pb"))
-		return
+// resultJob is the training of TestResultUnderSupervision.
+type resultJob struct{ Test, Out, Address string }
+
+func init() {
+	childTests["result"] = func(spec []byte) (Config, error) {
+		var j resultJob
+		err := json.Unmarshal(spec, &j)
+		return j.config(), err
 	}
+}
+
+func (j resultJob) config() Config {
 	c := Config{
 		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 2, StepsPerEpoch: 2},
-		Supervise: Always, Checkpoints: Checkpoints{Folder: out + "-checkpoints"}, Out: out,
-		Reset: &budget.ResetPolicy{Depth: contract.ResetProcess, EveryEpochs: 1}, MetricsListen: os.Getenv(env + "_ADDRESS"), Progress: os.Stderr,
+		Supervise: Always, Child: j, Checkpoints: Checkpoints{Folder: j.Out + "-checkpoints"}, Out: j.Out,
+		Reset: Reset{Depth: contract.ResetProcess, EveryEpochs: 1}, MetricsListen: j.Address, Progress: os.Stderr,
 	}
 	c.Loop.Hook(fit.Hook{Name: "scrape", Epoch: func(context.Context, *fit.State) error {
-		require.Eventually(t, func() bool {
-			answer, err := http.Get("http://" + c.MetricsListen)
-			return err == nil && answer.Body.Close() == nil
-		}, time.Minute, time.Millisecond)
-		fmt.Printf("restarts %v\n", metrics(t, c.MetricsListen)["steadyfit_restarts_total"][""])
-		return nil
+		for {
+			answer, err := http.Get("http://" + j.Address + "/metrics")
+			if err != nil {
+				continue // not yet
+			}
+			text, err := io.ReadAll(answer.Body)
+			for line := range strings.Lines(string(text)) {
+				if strings.HasPrefix(line, "steadyfit_restarts_total ") {
+					fmt.Fprint(os.Stderr, line)
+				}
+			}
+			return errors.Join(err, answer.Body.Close())
+		}
 	}})
+	return c
+}
+
+// Run returns the result of the last child. Each child serves its metrics at the same port.
+func TestResultUnderSupervision(t *testing.T) {
+	t.Setenv(tfprocess.LogLevel, "")
+	require.NoError(t, os.Unsetenv(tfprocess.LogLevel))
+	j := resultJob{"result", filepath.Join(t.TempDir(), "model"), testkit.FreeAddresses(t, 1)[0]}
+	var progress bytes.Buffer
+	c := j.config()
+	c.Progress, c.Supervisor.Stderr = &progress, &progress
 	r, err := Run(t.Context(), c)
-	require.NoError(t, err)
-	loss, _ := r.History.Last().Metrics.Get("loss")
-	fmt.Printf("out %q, done %v, epochs %d, step %d, loss %v\n", r.Out, r.History.Done, len(r.History.Records), r.History.Last().Step, loss)
+	require.NoError(t, err, "%s", &progress)
+	assert.Regexp(t, `level=INFO msg="the training continues in another process" attempt=1 step=2 reason=`, progress.String())
+	assert.NotRegexp(t, `(?m)^I0000.*(reader|loader)\.cc`, progress.String())
+	assert.Regexp(t, `(?s)steadyfit_restarts_total 0\n.*steadyfit_restarts_total 1\n`, progress.String())
+	assert.Equal(t, j.Out, r.Out)
+	assert.True(t, r.History.Done)
+	assert.Len(t, r.History.Records, 2)
+	assert.EqualValues(t, 4, r.History.Last().Step)
+	assert.FileExists(t, filepath.Join(j.Out, "saved_model.pb"))
 }

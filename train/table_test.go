@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/parquet-go/parquet-go"
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -23,31 +26,33 @@ import (
 // tables writes rows of numbers as a CSV file, JSON lines and a Parquet file. The columns are in the order of names.
 func tables(t *testing.T, names []string, rows int) (paths []string) {
 	t.Helper()
-	var fields []reflect.StructField
-	for i, name := range names {
-		fields = append(fields, reflect.StructField{Name: fmt.Sprintf("F%d", i), Type: reflect.TypeFor[float32](), Tag: reflect.StructTag(fmt.Sprintf("parquet:%q", name))})
+	var fields []arrow.Field
+	for _, name := range names {
+		fields = append(fields, arrow.Field{Name: name, Type: arrow.PrimitiveTypes.Float32})
 	}
-	kind := reflect.StructOf(fields)
-	var file bytes.Buffer
-	w := parquet.NewWriter(&file, parquet.SchemaOf(reflect.New(kind).Interface()))
+	schema := arrow.NewSchema(fields, nil)
+	columns := array.NewRecordBuilder(memory.DefaultAllocator, schema)
 	csv, lines := strings.Join(names, ",")+"\n", ""
 	for r := range rows {
-		row := reflect.New(kind)
 		var cells, members []string
 		for i, name := range names {
 			v := float32(r)
 			if n, err := strconv.Atoi(strings.TrimPrefix(name, "p")); err == nil {
 				v = float32((7*r+n)%10) / 3
 			}
-			row.Elem().Field(i).SetFloat(float64(v))
+			columns.Field(i).(*array.Float32Builder).Append(v)
 			cells, members = append(cells, fmt.Sprint(v)), append(members, fmt.Sprintf("%q: %v", name, v))
 		}
 		csv, lines = csv+strings.Join(cells, ",")+"\n", lines+"{"+strings.Join(members, ", ")+"}\n"
-		require.NoError(t, w.Write(row.Interface()))
 	}
+	var file bytes.Buffer
+	w, err := pqarrow.NewFileWriter(schema, &file, parquet.NewWriterProperties(), pqarrow.DefaultWriterProps())
+	require.NoError(t, err)
+	require.NoError(t, w.Write(columns.NewRecordBatch()))
 	require.NoError(t, w.Close())
 	dir := t.TempDir()
-	for name, content := range map[string][]byte{"t.csv": []byte(csv), "t.jsonl": []byte(lines), "t.parquet": file.Bytes()} {
+	for name, content := range map[string][]byte{"t.csv": []byte(csv), "t.jsonl": []byte(lines),
+		"t.parquet": file.Bytes()} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o666))
 	}
 	return []string{filepath.Join(dir, "t.csv"), filepath.Join(dir, "t.jsonl"), filepath.Join(dir, "t.parquet")}
@@ -68,7 +73,8 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 	dir := t.TempDir()
 	run := func(path, out, checkpoints string, epochs int) error {
 		c := Config{
-			Model: "builtin:digits", Data: Data{Path: path}, Seed: 3, Shuffle: true, Prefetch: -1, Resume: epochs > 1 && checkpoints != "",
+			Model: "builtin:digits", Data: Data{Path: path}, Seed: 3, Shuffle: true, Prefetch: -1, Resume: epochs > 1 &&
+				checkpoints != "",
 			Loop: fit.Loop{Batch: 4, Epochs: epochs}, Out: out,
 		}
 		c.Checkpoints.Folder = checkpoints
@@ -84,7 +90,8 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 	out = filepath.Join(dir, "2")
 	checkpoints := filepath.Join(dir, "checkpoints")
 	require.NoError(t, run(all[2], "", checkpoints, 1))
-	require.ErrorContains(t, run(others[2], "", checkpoints, 2), "the samples, the data order (seed, shuffle) or the split into training and validation data differ")
+	require.ErrorContains(t, run(others[2], "", checkpoints, 2),
+		"the samples, the data order (seed, shuffle) or the split into training and validation data differ")
 	require.NoError(t, run(all[2], out, checkpoints, 2))
 	assert.True(t, bytes.Equal(want, weights(t, out)), all[2])
 	m, err := savedmodels.Open(out)
@@ -113,18 +120,23 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 		require.ErrorContains(t, err, `no column "p0", which the model was trained with`)
 		_, err = OpenData(builtin, builtin.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
 		require.ErrorContains(t, err, "expected samples of shape [64], got samples of shape [63]", path)
-		require.ErrorContains(t, err, "; the table has 63 columns besides the label, 1 too few: p63, p62, p61, p60, p59, p58, p57, p56 and 55 more; add the missing columns")
+		require.ErrorContains(t, err, "; the table has 63 columns besides the label, 1 too few: p63, p62, p61, p60, p59, "+
+			"p58, p57, p56 and 55 more; add the missing columns")
 	}
 	for _, path := range tables(t, names[1:], 3) {
 		_, err := OpenData(builtin, builtin.Roles.Train, Data{Path: path}, "train", data.Pass{Batch: 2})
 		require.ErrorIs(t, err, session.ErrData)
-		require.EqualError(t, err, path+": the data does not fit the model: signature train takes a label, and the table has the columns p63, p62, p61, p60, p59, p58, p57, p56 and 56 more, none of which is called label or y; Data.Label names the label")
+		require.EqualError(t, err, path+": the data does not fit the model: signature train takes a label, and the table "+
+			"has the columns p63, p62, p61, p60, p59, p58, p57, p56 and 56 more, none of which is called label or y; "+
+			"Data.Label names the label")
 	}
 	_, err = OpenData(builtin, builtin.Roles.Train, Data{Path: file(t, "t.jsonl", `{"x": [1, 2], "kind": 1}`)}, "train", data.Pass{Batch: 2})
-	require.ErrorContains(t, err, "and the data has x, kind (missing: y; not inputs: kind); name the arrays of the data like the inputs, or x and y (for a table or records, Data.Label names the label)")
+	require.ErrorContains(t, err, "and the data has x, kind (missing: y; not inputs: kind); name the arrays of the "+
+		"data like the inputs, or x and y (for a table or records, Data.Label names the label)")
 	_, err = OpenData(builtin, builtin.Roles.Predict, Data{Path: tables(t, reversed, 3)[1]}, "test", data.Pass{Batch: 2})
 	require.ErrorContains(t, err, "expected samples of shape [64], got samples of shape [65]")
-	require.ErrorContains(t, err, "; the table has 65 columns besides the label: more, p0, p1, p2, p3, p4, p5, p6 and 57 more; leave out those that are no features (Options.Ignore)")
+	require.ErrorContains(t, err, "; the table has 65 columns besides the label: more, p0, p1, p2, p3, p4, p5, p6 and "+
+		"57 more; leave out those that are no features (Options.Ignore)")
 }
 
 // A table in each format may have a feature with the name of the model's input (x), or with the usual name

@@ -18,59 +18,64 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit"
 	"steadyfit/gpuopts"
-	"steadyfit/internal/allocator"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/tfprocess"
 )
 
-// won changes a measurement in the cache so that it is far better than all others, independent of
+// won changes a measurement in a cache folder so that it is far better than all others, independent of
 // the speed of the machine.
 func won(t *testing.T, cache string, winner autotune.Configuration) {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(cache, "*.json"))
+	found, err := filepath.Glob(filepath.Join(cache, "steadyfit", "tune", "*.json"))
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	text, err := os.ReadFile(found[0])
 	require.NoError(t, err)
-	var entry map[string]json.RawMessage
-	require.NoError(t, json.Unmarshal(text, &entry))
-	var choice autotune.Choice
-	require.NoError(t, json.Unmarshal(entry["choice"], &choice))
-	if !slices.ContainsFunc(choice.Measurements, func(m autotune.Measurement) bool { return m.Configuration == winner }) {
-		// An allocator is measured only together with the configuration that was fastest on this machine,
-		// which may not be that of winner.
-		require.NotEmpty(t, winner.Allocator, "%v was not measured: %s", winner, text)
-		choice.Measurements = append(choice.Measurements, autotune.Measurement{Configuration: winner, Step: 1})
+	var stored map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(text, &stored))
+	var measured []autotune.Measurement
+	require.NoError(t, json.Unmarshal(stored["measurements"], &measured))
+	measured = slices.DeleteFunc(measured, func(m autotune.Measurement) bool { return m.Configuration == winner })
+	for i := range measured {
+		measured[i].Out, measured[i].Ratio, measured[i].Low, measured[i].High = "", 1, 1, 1
 	}
-	for i := range choice.Measurements {
-		m := &choice.Measurements[i]
-		m.Out, m.Late, m.Passing = "", false, false
-		m.Ratio, m.Rounds = 1, 9
-		if m.Configuration == winner {
-			m.Ratio = 0.01
-		}
-		m.Low, m.High = m.Ratio, m.Ratio
+	// Settings are added to bases, so the base of the winner wins before its settings do.
+	base := autotune.Configuration{StepsPerExecution: winner.StepsPerExecution, Compiled: winner.Compiled}
+	for i, c := range []autotune.Configuration{base, winner} {
+		ratio := 0.1 / float64(1+9*i)
+		m := autotune.Measurement{Configuration: c, Step: ratio, Ratio: ratio, Low: ratio, High: ratio, Rounds: 9}
+		measured = append([]autotune.Measurement{m}, measured...)
 	}
-	entry["choice"], err = json.Marshal(choice)
+	stored["measurements"], err = json.Marshal(measured)
 	require.NoError(t, err)
-	text, err = json.Marshal(entry)
+	text, err = json.Marshal(stored)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(found[0], text, 0o666))
 }
 
-// TestMeasuredChoice makes fit use a choice that bench has stored. A run that resumes from a
+// TestMeasuredChoice makes fit use a choice that an earlier training has stored. A run that resumes from a
 // checkpoint, with any change of the cache, ends with the bytes of an undisturbed run.
+//
+//lane:skip race (sets oneDNN itself)
 func TestMeasuredChoice(t *testing.T) {
 	dir := t.TempDir()
 	cache := filepath.Join(dir, "cache")
-	out, err := program(t, "bench", "--model", "builtin:digits", "--data", "builtin:digits", "--steps", "20", "--auto", "on", "--cache", cache).CombinedOutput()
+	// The loss falls, so this training ends soon after the measurements of a long one.
+	long := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--auto", "on", "--epochs", "1000000",
+		"--early-stop", "loss:1:max")
+	long.Env = append(long.Env, "XDG_CACHE_HOME="+cache)
+	out, err := long.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	won(t, cache, autotune.Configuration{StepsPerExecution: 16, Compiled: true})
 
 	trained := func(name, cache string, flags ...string) *exec.Cmd {
-		return program(t, append([]string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--seed", "3", "--auto", "on", "--cache", filepath.Join(dir, cache),
-			"--checkpoints", filepath.Join(dir, name), "--out", filepath.Join(dir, name+"-model")}, flags...)...)
+		cmd := program(t, append([]string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--seed", "3",
+			"--auto", "on", "--checkpoints", filepath.Join(dir, name), "--out", filepath.Join(dir, name+"-model")},
+			flags...)...)
+		cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+filepath.Join(dir, cache))
+		return cmd
 	}
 	run := func(name, cache string, flags ...string) string {
 		t.Helper()
@@ -89,7 +94,7 @@ func TestMeasuredChoice(t *testing.T) {
 	assert.Contains(t, said, measured)
 	assert.Contains(t, said, "(measured before)")
 	want := weights("whole")
-	found, err := checkpoint.List(filepath.Join(dir, "whole"))
+	found, err := fit.Checkpoints(filepath.Join(dir, "whole"))
 	require.NoError(t, err)
 	require.NotEmpty(t, found)
 	assert.Equal(t, "train_xla, train_n_xla with up to 16 steps per call", found[0].Identity["session.compiled"])
@@ -97,9 +102,10 @@ func TestMeasuredChoice(t *testing.T) {
 	require.False(t, bytes.Equal(want, weights("plain")), "the choice makes no difference that could be lost")
 
 	run("parts", "cache", "--epochs", "10")
-	assert.Contains(t, run("parts", "none", "--epochs", "30", "--resume"), "auto: 16 steps per execution, XLA-compiled, as in the checkpoint")
+	assert.Contains(t, run("parts", "none", "--epochs", "30", "--resume"),
+		"auto: 16 steps per execution, XLA-compiled, as in the checkpoint")
 	assert.True(t, bytes.Equal(want, weights("parts")), "resumed")
-	assert.NoDirExists(t, filepath.Join(dir, "none"))
+	assert.NoDirExists(t, filepath.Join(dir, "none", "steadyfit", "tune"))
 
 	run("processes", "cache", "--epochs", "30", "--supervise", "--reset", "process", "--reset-every", "10epochs")
 	assert.True(t, bytes.Equal(want, weights("processes")), "in three processes")
@@ -131,32 +137,36 @@ func TestMeasuredChoice(t *testing.T) {
 		assert.True(t, bytes.Equal(want, weights(name)), name)
 	}
 
-	// An error about a choice that rounds differently names the flag.
-	for _, flags := range [][]string{{"--auto", "off"}, {"--fuse-steps", "1"}, {"--deterministic"}} {
+	// Flags that exclude the choice are an error.
+	for _, flags := range [][]string{{"--auto", "off"}, {"--steps-per-execution", "1"}, {"--deterministic"}} {
 		out, err := trained("parts", "none", append([]string{"--epochs", "31", "--resume"}, flags...)...).CombinedOutput()
 		var exit *exec.ExitError
 		require.ErrorAs(t, err, &exit, "%s", out)
 		assert.Equal(t, exitUsage, exit.ExitCode())
-		assert.Contains(t, string(out), ": the checkpoint was trained with 16 steps per execution, XLA-compiled, as --auto had chosen; this setting excludes it")
+		assert.Contains(t, string(out), "--auto: it chose 16 steps per execution, XLA-compiled for the training of the "+
+			"checkpoint; the options and variables of this run allow only ")
 	}
-	run("parts", "none", "--epochs", "31", "--resume", "--auto", "off", "--force")
+	run("parts", "none", "--epochs", "31", "--resume=anyway", "--auto", "off")
 
 	// Several steps per execution, and the choice of a thread during the training, give the
 	// same bits as plain steps.
-	won(t, cache, autotune.Configuration{StepsPerExecution: 44})
-	assert.Contains(t, run("fused", "cache", "--epochs", "2", "--every", "30steps", "--keep", "0"), "auto: 30 steps per execution: ")
-	assert.Contains(t, run("fused", "none", "--epochs", "3", "--resume"), "auto: 30 steps per execution, as in the checkpoint")
-	run("fused", "none", "--epochs", "4", "--resume", "--auto", "off")
-	run("unfused", "none", "--epochs", "4", "--auto", "off")
-	assert.True(t, bytes.Equal(weights("fused"), weights("unfused")))
+	won(t, cache, autotune.Configuration{StepsPerExecution: 30})
+	assert.Contains(t, run("stacked", "cache", "--epochs", "2", "--every", "30steps", "--keep", "0"),
+		"auto: 30 steps per execution: ")
+	assert.Contains(t, run("stacked", "none", "--epochs", "3", "--resume"),
+		"auto: 30 steps per execution, as in the checkpoint")
+	run("stacked", "none", "--epochs", "4", "--resume", "--auto", "off")
+	run("unstacked", "none", "--epochs", "4", "--auto", "off")
+	assert.True(t, bytes.Equal(weights("stacked"), weights("unstacked")))
 
-	// A process that has restarted itself with another allocator also gives the same bits.
+	// A child process with another allocator also gives the same bits.
 	t.Run("jemalloc", func(t *testing.T) {
-		if _, err := allocator.Find(allocator.Jemalloc); err != nil {
+		if _, err := tfprocess.FindAllocator(tfprocess.Jemalloc); err != nil {
 			t.Skip(err)
 		}
-		won(t, cache, autotune.Configuration{Allocator: allocator.Jemalloc})
-		cmd := trained("preloaded", "cache", "--epochs", "10000000")
+		// The base is stored, too. Without it, a setting that is measured now could be added before the allocator.
+		won(t, cache, autotune.Configuration{StepsPerExecution: 30, Allocator: tfprocess.Jemalloc})
+		cmd := trained("preloaded", "cache", "--epochs", "10000000", "--every", "30steps")
 		var output bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &output, &output
 		require.NoError(t, cmd.Start())
@@ -164,7 +174,7 @@ func TestMeasuredChoice(t *testing.T) {
 			ready, err := filepath.Glob(filepath.Join(dir, "preloaded", "ckpt-*"))
 			return err == nil && len(ready) > 0
 		}, time.Minute, 2*time.Millisecond)
-		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", childOf(cmd.Process.Pid)))
 		require.NoError(t, err)
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		var exit *exec.ExitError
@@ -172,8 +182,8 @@ func TestMeasuredChoice(t *testing.T) {
 		assert.Equal(t, exitInterrupted, exit.ExitCode(), "%s", &output)
 		assert.Contains(t, string(maps), "libjemalloc.so.2")
 		assert.Equal(t, 1, strings.Count(output.String(), "auto: "), "%s", &output)
-		assert.Contains(t, output.String(), "auto: jemalloc: ")
-		found, err := checkpoint.List(filepath.Join(dir, "preloaded"))
+		assert.Contains(t, output.String(), "auto: 30 steps per execution, jemalloc: ")
+		found, err := fit.Checkpoints(filepath.Join(dir, "preloaded"))
 		require.NoError(t, err)
 		require.NotEmpty(t, found)
 		epochs := strconv.Itoa(found[0].Epochs + 2)
@@ -202,18 +212,23 @@ func madeData(t *testing.T, samples int) string {
 
 // TestChoiceThatRounds resumes trainings with the single-threaded executor, which rounds
 // differently with several steps per execution, and with another number of threads.
+//
+//lane:skip race (sets oneDNN itself)
 func TestChoiceThatRounds(t *testing.T) {
 	dir, x := t.TempDir(), madeData(t, 340) // ten batches, and a smaller one
 	run := func(name, epochs string, choice *autotune.Configuration, env string, flags ...string) (string, error) {
 		t.Helper()
-		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", x, "--epochs", epochs, "--seed", "3", "--resume", "--auto", "on",
-			"--checkpoints", filepath.Join(dir, name), "--out", filepath.Join(dir, name+"-model"), "--cache", filepath.Join(dir, "none")}, flags...)...)
+		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", x, "--epochs", epochs,
+			"--seed", "3", "--resume", "--auto", "on",
+			"--checkpoints", filepath.Join(dir, name), "--out", filepath.Join(dir, name+"-model")}, flags...)...)
+		cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+filepath.Join(dir, "none"))
 		if choice != nil {
 			text, err := json.Marshal(choice)
 			require.NoError(t, err)
-			cmd.Env = append(cmd.Env, autotune.ChosenEnv+"="+string(text))
+			cmd.Env = append(cmd.Env, chosenEnv+"="+string(text))
 		}
-		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1", env) // without oneDNN, several steps per execution give the same bits
+		// without oneDNN, several steps per execution give the same bits
+		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1", env)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
@@ -239,48 +254,49 @@ func TestChoiceThatRounds(t *testing.T) {
 	}
 	identity := func(name string) string {
 		t.Helper()
-		found, err := checkpoint.List(filepath.Join(dir, name))
+		found, err := fit.Checkpoints(filepath.Join(dir, name))
 		require.NoError(t, err)
 		require.NotEmpty(t, found)
-		return found[0].Identity["session.fused"]
+		return found[0].Identity["session.stacked"]
 	}
 	single := autotune.Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
-	fused := single
-	fused.StepsPerExecution = 4
+	stacked := single
+	stacked.StepsPerExecution = 4
 
-	good("whole", "4", &fused)
+	good("whole", "4", &stacked)
 	assert.Equal(t, "up to 4 steps per call in the single-threaded executor", identity("whole"))
 	good("plain", "4", nil, "--auto", "off")
 	assert.Equal(t, "as single steps", identity("plain"))
-	good("parts", "2", &fused)
-	assert.Contains(t, good("parts", "3", nil), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as in the checkpoint")
-	// The flag --verbose does not change the choice.
-	assert.Contains(t, good("parts", "4", nil, "--verbose"), "auto: 4 steps per execution, single-threaded executor, intra threads 1, as in the checkpoint")
+	good("parts", "2", &stacked)
+	assert.Contains(t, good("parts", "3", nil), "auto: 4 steps per execution, single-threaded executor, intra threads "+
+		"1, as in the checkpoint")
+	assert.Contains(t, good("parts", "4", nil),
+		"auto: 4 steps per execution, single-threaded executor, intra threads 1, as in the checkpoint")
 	assert.True(t, weights("whole") == weights("parts"))
 
 	for _, c := range []struct {
-		named, env string
-		flags      []string
+		env   string
+		flags []string
 	}{
-		{named: "--auto off", flags: []string{"--auto", "off"}},
-		{named: "--steps-per-execution", flags: []string{"--fuse-steps", "1"}},
-		{named: "--steps-per-execution", flags: []string{"--fuse-steps", "5"}},
-		{named: "--intra-threads", flags: []string{"--intra-threads", "1"}},
-		{named: "--inter-threads", flags: []string{"--inter-threads", "1"}},
-		{named: "--deterministic", flags: []string{"--deterministic"}},
-		{named: "--resolved-settings", flags: []string{"--resolved-settings"}},
-		{named: "TF_NUM_INTEROP_THREADS", env: "TF_NUM_INTEROP_THREADS=1"},
+		{flags: []string{"--auto", "off"}},
+		{flags: []string{"--steps-per-execution", "5"}},
+		{flags: []string{"--intra-threads", "1"}},
+		{flags: []string{"--inter-threads", "1"}},
+		{flags: []string{"--deterministic"}},
+		{env: "TF_NUM_INTEROP_THREADS=1"},
 	} {
 		assert.Contains(t, refused("parts", c.env, c.flags...),
-			c.named+": the checkpoint was trained with 4 steps per execution, single-threaded executor, intra threads 1, as --auto had chosen; this setting excludes it", c)
+			"--auto: it chose 4 steps per execution, single-threaded executor, intra threads 1 for the training of the "+
+				"checkpoint; the options and variables of this run allow only ", c)
 	}
-	assert.Contains(t, good("parts", "5", nil, "--auto", "off", "--force"), "session.fused")
+	assert.Contains(t, good("parts", "5", nil, "--auto", "off", "--resume=anyway"), "session.stacked")
 
 	// One step per execution gives the same bits as plain steps, unless the number of threads
 	// differs.
 	good("single", "2", &single)
 	assert.Equal(t, "as single steps", identity("single"))
-	assert.Contains(t, refused("single", "", "--auto", "off"), "--auto off: the checkpoint was trained with single-threaded executor")
+	assert.Contains(t, refused("single", "", "--auto", "off"),
+		"--auto: it chose single-threaded executor, intra threads 1 for the training of the checkpoint")
 	good("single", "3", nil, "--intra-threads", "1")
 	good("single", "4", nil, "--auto", "off", "--intra-threads", "1")
 	good("plain-threads", "4", nil, "--auto", "off", "--intra-threads", "1")
@@ -294,7 +310,9 @@ func TestChoiceThatRounds(t *testing.T) {
 	out, err := run("onednn", "2", &autotune.Configuration{OneDNN: "off"}, noOneDNN)
 	require.NoError(t, err, out)
 	for _, flags := range [][]string{{"--auto", "off"}, {"--supervise"}, {"--deterministic"}} {
-		assert.Contains(t, refused("onednn", "", flags...), strings.Join(flags, " ")+": the checkpoint was trained with oneDNN off, as --auto had chosen")
+		assert.Contains(t, refused("onednn", "", flags...),
+			"--auto: it chose oneDNN off for the training of the checkpoint; the options and variables of this run allow only "+
+				"plain, and")
 	}
 	assert.Contains(t, good("onednn", "4", nil), "auto: oneDNN off, as in the checkpoint")
 	out, err = run("onednn-whole", "4", nil, noOneDNN, "--auto", "off")
@@ -303,50 +321,8 @@ func TestChoiceThatRounds(t *testing.T) {
 
 	// If no choice is stored in the cache, a resume takes the settings from the checkpoint.
 	good("more", "2", &single)
-	out, err = run("more", "3", nil, "", "--fuse-steps", "4")
+	out, err = run("more", "3", nil, "", "--steps-per-execution", "4")
 	require.Error(t, err)
-	assert.Contains(t, out, "session.fused: as single steps in the checkpoint, up to 4 steps per call in the single-threaded executor now; in that executor, executions of several steps round differently")
-}
-
-// TestPrior trains a model with large convolutions for a few steps, from a process in which
-// oneDNN is off. The training begins with oneDNN and has the weights of a training in which the
-// user turned it on. A training that resumes uses oneDNN, too.
-func TestPrior(t *testing.T) {
-	dir, samples := t.TempDir(), imageArrays(t)
-	oneDNN := "0"
-	run := func(name, epochs string, flags ...string) (string, error) {
-		t.Helper()
-		cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", samples, "--batch", "8", "--epochs", epochs, "--steps-per-epoch", "1", "--seed", "1",
-			"--checkpoints", filepath.Join(dir, name), "--resume", "--out", filepath.Join(dir, name+"-model"), "--cache", filepath.Join(dir, "none")}, flags...)...)
-		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS="+oneDNN)
-		out, err := cmd.CombinedOutput()
-		return string(out), err
-	}
-	weights := func(name string) string {
-		t.Helper()
-		text, err := os.ReadFile(filepath.Join(dir, name+"-model", "variables", "variables.data-00000-of-00001"))
-		require.NoError(t, err)
-		return string(text)
-	}
-	out, err := run("prior", "1", "--auto", "on")
-	require.NoError(t, err, out)
-	assert.Contains(t, out, "auto: oneDNN on (the model has large convolutions): the training is too short for trials (1 step; the time of a step is not known yet, ")
-	out, err = run("prior", "2", "--auto", "on")
-	require.NoError(t, err, out)
-	assert.Contains(t, out, "auto: oneDNN on, as in the checkpoint")
-	out, err = run("prior", "3", "--auto", "off")
-	require.Error(t, err)
-	assert.Contains(t, out, "--auto off: the checkpoint was trained with oneDNN on, as --auto had chosen")
-
-	// Plain steps stay plain after a resume.
-	out, err = run("plain", "1", "--auto", "off")
-	require.NoError(t, err, out)
-	out, err = run("plain", "2", "--auto", "on")
-	require.NoError(t, err, out)
-	assert.Contains(t, out, "auto: plain, as in the checkpoint")
-	oneDNN = "1"
-	out, err = run("set", "2", "--auto", "off")
-	require.NoError(t, err, out)
-	assert.True(t, weights("set") == weights("prior"))
-	assert.False(t, weights("set") == weights("plain"), "oneDNN makes no difference that could be lost")
+	assert.Contains(t, out, "session.stacked: as single steps in the checkpoint, up to 4 steps per call in the "+
+		"single-threaded executor now; in that executor, executions of several steps round differently")
 }

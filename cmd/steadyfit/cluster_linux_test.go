@@ -43,12 +43,14 @@ func TestIndexedJobInNamespaces(t *testing.T) {
 	out, err := launchDigits(t, launched, "--epochs", "3").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "hosts"), []byte("127.0.0.1 localhost\n10.9.0.1 fine-tune-0.fine-tune\n10.9.0.2 fine-tune-1.fine-tune\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "hosts"),
+		[]byte("127.0.0.1 localhost\n10.9.0.1 fine-tune-0.fine-tune\n10.9.0.2 fine-tune-1.fine-tune\n"), 0o600))
 	arguments, err := json.Marshal(append(digitsFit(dir), "--epochs", "3"))
 	require.NoError(t, err)
 	cmd := exec.Command("unshare", "-n", "-m", "sh", "-c", inNamespaces, os.Args[0])
 	cmd.Env = append(os.Environ(), argsEnv+"="+string(arguments), "DIR="+dir)
-	for _, e := range decode[kubernetesJob](t, manifests(t, "indexed-job.yaml")["Job"]).Spec.Template.Spec.Containers[0].Env {
+	for _, e := range decode[kubernetesJob](t, manifests(t,
+		"indexed-job.yaml")["Job"]).Spec.Template.Spec.Containers[0].Env {
 		if e.Value != "" {
 			cmd.Env = append(cmd.Env, e.Name+"="+e.Value)
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"steadyfit/savedmodels"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,6 +23,8 @@ import (
 // order. They must give the same values in every epoch, and the same weights at the end. The cases are
 // those of scripts/conformance.py: its first group, or all of them if STEADYFIT_TEST_CONFORMANCE names
 // the page with the table.
+//
+//lane:skip onednn (compares with Keras, which has the same setting)
 func TestTrainsAsKerasFit(t *testing.T) {
 	const script = "../../scripts/conformance.py"
 	dir := t.TempDir()
@@ -43,13 +46,15 @@ func TestTrainsAsKerasFit(t *testing.T) {
 		require.NoError(t, err)
 		var arguments []string
 		require.NoError(t, json.Unmarshal(text, &arguments))
-		out, err := program(t, append([]string{"fit", "--model", at("model"), "--history", at("history.jsonl"), "--out", at("out")}, arguments...)...).CombinedOutput()
+		out, err := program(t, append([]string{"fit", "--model", at("model"), "--history", at("history.jsonl"), "--out",
+			at("out")}, arguments...)...).CombinedOutput()
 		assert.NoError(t, err, "%s: %s", folder.Name(), out)
 	}
 	// The evaluation draws random numbers, so it changes a seed, but no weight.
-	out, err := program(t, "fit", "--model", filepath.Join(dir, "add_loss", "model"), "--data", filepath.Join(dir, "add_loss", "train.npz"), "--train-signature", "evaluate").CombinedOutput()
-	require.Error(t, err)
-	assert.Contains(t, string(out), "signature evaluate changes no weight")
+	m, err := savedmodels.Open(filepath.Join(dir, "add_loss", "model"))
+	require.NoError(t, err)
+	_, err = m.CheckTrainable(savedmodels.CheckOptions{Train: "evaluate"})
+	require.ErrorContains(t, err, "signature evaluate changes no weight")
 
 	trainsOnTexts(t, filepath.Join(dir, "text_classifier"))
 
@@ -57,7 +62,8 @@ func TestTrainsAsKerasFit(t *testing.T) {
 		options = append(options, "--table", page)
 	}
 	var rows []struct{ Case, Problem string }
-	require.NoError(t, json.Unmarshal([]byte(runPython(t, append([]string{script, "compare", dir}, options...)...)), &rows))
+	require.NoError(t, json.Unmarshal([]byte(runPython(t, append([]string{script, "compare", dir}, options...)...)),
+		&rows))
 	require.Len(t, rows, len(folders))
 	for _, row := range rows {
 		assert.Empty(t, row.Problem, row.Case)
@@ -98,7 +104,8 @@ func trainsOnTexts(t *testing.T, dir string) {
 		return found
 	}
 	for _, name := range []string{"train.npz", "train.jsonl", "texts"} {
-		out, err := program(t, "fit", "--model", at("model"), "--data", at(name), "--label", "y", "--history", at(name+".history"), "--shuffle=false", "--batch", "16", "--epochs", "3").CombinedOutput()
+		out, err := program(t, "fit", "--model", at("model"), "--data", at(name), "--label", "y", "--history",
+			at(name+".history"), "--shuffle=false", "--batch", "16", "--epochs", "3").CombinedOutput()
 		require.NoError(t, err, "%s: %s", name, out)
 	}
 	require.Len(t, losses("history.jsonl"), 3)

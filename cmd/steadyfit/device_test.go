@@ -2,9 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,8 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/gpuopts"
-	"steadyfit/internal/docs"
-	"steadyfit/internal/tfenv"
 	"steadyfit/option"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -76,17 +71,18 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 		{line: "--gpu-allocator malloc", says: []string{"--gpu-allocator malloc: expected bfc or cuda_malloc_async"}},
 		{line: "--gpu-memory-limit much", says: []string{"--gpu-memory-limit much: expected a size"}},
 		{line: "--gpu-memory-limit 1000", says: []string{"--gpu-memory-limit 1000: ", "in MiB"}},
-		{line: "--memory-growth=true,false", says: []string{"--memory-growth", "the same memory growth on all GPUs"}},
 		{line: "--memory-growth=some", says: []string{"--memory-growth", "expected true or false"}},
 		{line: "--gpu-memory-fraction 2", says: []string{"--gpu-memory-fraction 2: expected"}},
 		{line: "--visible-gpus 0,0", says: []string{"--visible-gpus 0,0: expected each index once"}},
 		{line: "--visible-gpus 0,1 --gpu-memory-limit 1GiB", says: []string{"one limit for each of the 2 visible GPUs"}},
-		{line: "--memory-growth --gpu-memory-fraction 1", says: []string{"--memory-growth: conflicts with --gpu-memory-fraction 1: ", "remove one of them"}},
-		{line: "--gpu-memory-limit 1GiB --gpu-memory-fraction 0.5", says: []string{"--gpu-memory-limit 1024MiB: conflicts with --gpu-memory-fraction 0.5"}},
-		{line: "--gpu-memory-limit 1GiB --gpu-allocator cuda_malloc_async", says: []string{"--gpu-allocator cuda_malloc_async: conflicts with --gpu-memory-limit 1024MiB: only BFC has a limit"}},
+		{line: "--memory-growth --gpu-memory-fraction 1",
+			says: []string{"--memory-growth: conflicts with --gpu-memory-fraction 1: ", "remove one of them"}},
+		{line: "--gpu-memory-limit 1GiB --gpu-memory-fraction 0.5",
+			says: []string{"--gpu-memory-limit 1024MiB: conflicts with --gpu-memory-fraction 0.5"}},
+		{line: "--gpu-memory-limit 1GiB --gpu-allocator cuda_malloc_async",
+			says: []string{"--gpu-allocator cuda_malloc_async: conflicts with --gpu-memory-limit 1024MiB: only BFC has a limit"}},
 		{line: "--gpu-memory-limit 1GiB", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-memory-limit 1024MiB: TF_GPU_ALLOCATOR is "cuda_malloc_async"`, "unset it"}},
 		{line: "--memory-growth", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "false"}, says: []string{`--memory-growth: TF_FORCE_GPU_ALLOW_GROWTH is "false" in the environment`, "unset it"}},
-		{line: "--memory-growth=false", env: [2]string{"TF_FORCE_GPU_ALLOW_GROWTH", "true"}, says: []string{`--memory-growth=false: TF_FORCE_GPU_ALLOW_GROWTH is "true" in the environment`}},
 		{line: "--gpu-allocator bfc", env: [2]string{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}, says: []string{`--gpu-allocator bfc: TF_GPU_ALLOCATOR is "cuda_malloc_async"`}},
 		{line: "--precision bf16", env: [2]string{"TF_ENABLE_ONEDNN_OPTS", "0"}, says: []string{`--precision bf16: TF_ENABLE_ONEDNN_OPTS is "0"`}},
 		{line: "--xla", env: [2]string{"TF_XLA_FLAGS", "--tf_xla_auto_jit=-1"}, says: []string{"--xla: TF_XLA_FLAGS is"}},
@@ -109,61 +105,18 @@ func TestDeviceFlagsRefuse(t *testing.T) {
 }
 
 func TestDeviceWarnings(t *testing.T) {
-	t.Setenv("TF_GPU_MEMORY_ALLOW_GROWTH", "true")
 	t.Setenv("TF_NUM_INTRAOP_THREADS", "4")
 	_, printed, err := parseDevice(t, "--intra-threads 1")
 	require.NoError(t, err)
 	assert.Equal(t, `steadyfit: warning: TF_NUM_INTRAOP_THREADS: 4 is not used: --intra-threads 1 overrides it (process_util.cc, local_device.cc)
-steadyfit: warning: TF_GPU_MEMORY_ALLOW_GROWTH: TensorFlow 2.21 does not read it; use instead: TF_FORCE_GPU_ALLOW_GROWTH=true, or --memory-growth
 `, printed)
 }
 
 // If a requested GPU is missing and others exist, that is also an error of the environment.
 func TestMissingGPU(t *testing.T) {
-	said := &tfbind.Error{Op: "load", Code: "INVALID_ARGUMENT", Message: "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"}
-	err := newSettings().explainNoGPU(t.Context(), fmt.Errorf("%w: %w", session.ErrNoGPU, said))
+	said := &tfbind.Error{Op: "load", Code: "INVALID_ARGUMENT",
+		Message: "'visible_device_list' listed an invalid Device id '3' but visible device count is 1"}
+	err := newSettings().explainNoGPU(fmt.Errorf("%w: %w", session.ErrNoGPU, said))
 	assert.Equal(t, exitEnvironment, exitCode(err))
 	assert.ErrorContains(t, err, "steadyfit doctor --gpu")
-}
-
-// The warning about variables without a reader agrees with the document.
-func TestUnreadRows(t *testing.T) {
-	spans := regexp.MustCompile("`([^`]+)`")
-	in := map[string]bool{}
-	for _, row := range unreadRows(t) {
-		works, said := spans.FindAllStringSubmatch(row[1], -1), ""
-		for _, variable := range spans.FindAllStringSubmatch(row[0], -1) {
-			name := variable[1]
-			in[name] = true
-			got, err := gpuopts.Options{}.Check([]string{name + "=1"})
-			require.NoError(t, err)
-			require.Len(t, got, 1, name)
-			assert.Equal(t, name, got[0].Option)
-			assert.Contains(t, got[0].Reason, "does not read it; use instead: ")
-			assert.True(t, len(works) == 0 || slices.ContainsFunc(works, func(m []string) bool { return strings.Contains(option.Text(got[0], flagName), m[1]) }), "%v is not in %q", row[1], got[0])
-			said += option.Text(got[0], flagName)
-		}
-		for _, m := range works {
-			assert.Contains(t, said, m[1], row[0])
-		}
-	}
-	for name := range tfenv.Unread {
-		if strings.HasPrefix(name, "TF_") || strings.HasPrefix(name, "XLA_") {
-			assert.True(t, in[name], "docs/reference/devices.md has no row of %s", name)
-		}
-	}
-}
-
-// unreadRows returns the rows of the table in docs/reference/devices.md.
-func unreadRows(t *testing.T) [][]string {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/reference/devices.md")
-	require.NoError(t, err)
-	for _, found := range docs.Tables(string(text)) {
-		if slices.Equal(found.Header, []string{"variable", "working setting"}) {
-			return found.Rows
-		}
-	}
-	t.Fatal("docs/reference/devices.md has no table of variables that TensorFlow does not read")
-	return nil
 }

@@ -2,11 +2,11 @@ package main
 
 import (
 	"errors"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"steadyfit/internal/doctor"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/option"
 )
 
@@ -18,12 +18,11 @@ func newDoctor(s *settings) *cobra.Command {
 for each problem. Exits with 3 if there is one.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			environ := os.Environ() // read before setLogLevel adds a variable
-			err := s.setLogLevel()
+			err := tfprocess.SetLogLevel(tfprocess.LogWarnings)
 			if err != nil {
 				return err
 			}
-			report := doctor.Examine(cmd.Context(), doctor.Options{TensorFlow: s.TensorFlow, NeedGPU: s.needGPU, Environ: environ})
+			report := doctor.Examine(doctor.Options{TensorFlow: s.TensorFlow, NeedGPU: s.needGPU})
 			for i := range report.Checks {
 				report.Checks[i].Fix = option.Marked(report.Checks[i].Fix, flagName)
 			}

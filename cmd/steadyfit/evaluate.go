@@ -22,7 +22,8 @@ training and a test part, evaluate uses the test part.`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			role := func(r savedmodels.Roles) string { return r.Evaluate }
-			return s.infer(cmd, role, "evaluate with (evaluate or eval with a loss; --loss-output names a loss that has another name)", func(opened *session.Session, ds *data.InMemory) error {
+			return s.infer(cmd, role, "evaluate with (evaluate or eval with a loss; --loss-output names a loss that has "+
+				"another name)", func(opened *session.Session, ds *data.InMemory) error {
 				metrics, err := fit.Evaluate(cmd.Context(), opened, ds, s.Loop.Batch)
 				if err != nil {
 					return err
@@ -38,7 +39,7 @@ training and a test part, evaluate uses the test part.`,
 				for _, m := range metrics {
 					line = append(line, fmt.Sprintf("%s %.6f", m.Name, m.Value))
 				}
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(line, "  "))
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), printable(strings.Join(line, "  ")))
 				return err
 			})
 		},

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"archive/zip"
 	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,9 +18,7 @@ import (
 	"steadyfit/internal/explain"
 	"steadyfit/internal/files"
 	"steadyfit/memory"
-	"steadyfit/option"
 	"steadyfit/savedmodels"
-	"steadyfit/session"
 	"steadyfit/train"
 )
 
@@ -60,7 +57,7 @@ func (s *settings) explain(cmd *cobra.Command) error {
 			return &explain.Failure{Text: message(err), Code: exitCode(err)}
 		})
 	}
-	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
+	if err := cmp.Or(s.prepareProcess(cmd.ErrOrStderr()), s.useAllocator()); err != nil {
 		return err
 	}
 	if s.Out != "" {
@@ -85,16 +82,30 @@ func (s *settings) explain(cmd *cobra.Command) error {
 	return s.printPeak(cmd, r)
 }
 
+// useAllocator sets the environment variables of --allocator for the process that measures.
+func (s *settings) useAllocator() error {
+	if s.Allocator == "" {
+		return nil
+	}
+	missing, err := autotune.Configuration{Allocator: s.Allocator, OneDNN: s.Session.Device.OneDNN}.Environment()
+	for _, v := range missing {
+		err = errors.Join(err, os.Setenv(v.Name, v.Value))
+	}
+	if err != nil {
+		return usagef("--allocator %s: %w", s.Allocator, err)
+	}
+	return nil
+}
+
 // printPeak prints a report and writes the page.
 func (s *settings) printPeak(cmd *cobra.Command, r *explain.Report) error {
 	if r.Batch < s.Loop.Batch {
-		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the data has only %d samples, so a step has %d instead of %d", r.Batch, r.Batch, s.Loop.Batch))
+		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the data has only %d samples, so a step has %d instead of %d", r.Batch,
+			r.Batch, s.Loop.Batch))
 	}
 	if limit := s.Budget.Limit; limit > 0 && s.Budget.Layer == memory.RSS && r.PeakBytes > limit {
-		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the peak exceeds --memory-budget %v, so fit would split the batches further", limit))
-	}
-	for i := range r.Parts {
-		r.Parts[i].Advice = option.Marked(r.Parts[i].Advice, flagName)
+		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the peak exceeds --memory-budget %v, so fit would split the "+
+			"batches further", limit))
 	}
 	if s.Out != "" {
 		if err := writePage(cmd.ErrOrStderr(), filepath.Join(s.Out, "explain.html"), r.HTML); err != nil {
@@ -119,24 +130,17 @@ func writePage(stderr io.Writer, path string, html func(io.Writer) error) error 
 const growthTime = 15 * time.Second
 
 func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
-	m, err := train.OpenModel(s.Model, s.LossOutput)
-	if err != nil {
-		return nil, err
-	}
-	plan, err := session.Compile(m, s.Session)
-	if err == nil {
-		err = plan.Check(s.Loop.Batch, false, s.Loop.LearningRate != nil)
-	}
+	m, plan, err := s.compile()
 	if err != nil {
 		return nil, err
 	}
 	if autotune.Freezes(m) {
-		notice(cmd.ErrOrStderr(), "note", "the model has frozen weights, and fit may compute their part once per sample (--cache-features); the explained steps compute it every time")
+		notice(cmd.ErrOrStderr(), "note", "the model has frozen weights, and fit may compute their part once per sample "+
+			"(--cache-features); the explained steps compute it every time")
 	}
 	return explain.Measure(cmd.Context(), explain.Plan{
 		Name: s.modelName(), Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
 		Shuffle: s.Shuffle, ChooseSteps: s.ChooseSteps, Budgeted: s.Budget.Limit > 0, LearningRate: s.firstRate(),
-		OnDisk:         mayStayOnDisk(s.Data.Path),
 		OpenData:       func() (*data.InMemory, error) { return s.trainingData(m, plan.Roles().Train) },
 		LoadTensorFlow: func() error { return s.loadDevices(cmd) },
 	})
@@ -151,21 +155,4 @@ func (s *settings) modelName() string {
 
 func (s *settings) trainingData(m *savedmodels.Model, signature string) (*data.InMemory, error) {
 	return train.OpenData(m, signature, s.Data, "train", data.Pass{Batch: s.Loop.Batch})
-}
-
-// mayStayOnDisk reports whether data is in files that --on-disk leaves on disk.
-func mayStayOnDisk(path string) bool {
-	switch strings.ToLower(filepath.Ext(path)) {
-	case ".npy":
-		return true
-	case ".npz":
-		archive, err := zip.OpenReader(path)
-		if err != nil {
-			return false
-		}
-		defer archive.Close()
-		return slices.ContainsFunc(archive.File, func(f *zip.File) bool { return f.Method == zip.Store })
-	}
-	arrays, _ := filepath.Glob(filepath.Join(path, "*.npy"))
-	return len(arrays) > 0
 }

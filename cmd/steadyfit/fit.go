@@ -2,27 +2,23 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"steadyfit/cluster"
 	"steadyfit/fit"
-	"steadyfit/fit/checkpoint"
-	"steadyfit/fit/observe"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/contract"
-	"steadyfit/internal/english"
+	"steadyfit/internal/files"
+	"steadyfit/internal/texts"
 	"steadyfit/supervise"
 	"steadyfit/train"
 )
@@ -43,6 +39,34 @@ same numbers as a run without the interruption.`,
 	}
 }
 
+// fitSpec is what a child process of fit gets (train.Config.Child).
+type fitSpec struct {
+	// Args are the arguments of the command, from "fit" on; global flags may precede it.
+	Args []string `json:"args"`
+	// Cluster makes the child a rank of launch.
+	Cluster *cluster.Cluster `json:"cluster,omitempty"`
+}
+
+// configure returns the settings of fit for these arguments, without training.
+func (f fitSpec) configure(stdout, stderr io.Writer) (*settings, error) {
+	s := newSettings()
+	s.fitSpec, s.configuring = f, true
+	root := newRoot(s, stdout, stderr)
+	root.SetArgs(f.Args)
+	return s, root.ExecuteContext(context.Background())
+}
+
+// configureChild returns the Config of a child process.
+func configureChild(spec []byte) (train.Config, error) {
+	var f fitSpec
+	if err := json.Unmarshal(spec, &f); err != nil {
+		return train.Config{}, err
+	}
+	s, err := f.configure(os.Stdout, os.Stderr)
+	s.Outcome = s.outcome
+	return s.Config, err
+}
+
 func (s *settings) fit(cmd *cobra.Command) error {
 	stderr := cmd.ErrOrStderr()
 	s.Progress, s.Loop.Log = stderr, newLog(stderr)
@@ -50,26 +74,27 @@ func (s *settings) fit(cmd *cobra.Command) error {
 	if err := s.combine(); err != nil {
 		return err
 	}
-	if s.verbose {
-		if err := s.setLogLevel(); err != nil {
-			return err
-		}
-	}
 	s.Supervisor.Stderr = stderr
-	s.Supervisor.Outcome = func(err error) (int, string) {
-		err = s.explainNoGPU(cmd.Context(), err)
-		return exitCode(err), message(err)
+	s.Child, s.Outcome, s.configured = s.fitSpec, s.outcome, true
+	if s.configuring {
+		return nil
 	}
 	r, err := train.Run(cmd.Context(), s.Config)
 	switch {
 	case err != nil && s.follows(): // rank 0 has the checkpoints
-		return s.explainNoGPU(cmd.Context(), err)
+		return s.explainNoGPU(err)
 	case err != nil:
-		return withCheckpoint(s.explainNoGPU(cmd.Context(), err), s.Checkpoints.Folder)
+		return withCheckpoint(s.explainNoGPU(err), s.Checkpoints.Folder)
 	case s.follows():
 		return nil
 	}
 	return s.printResult(cmd.OutOrStdout(), r)
+}
+
+// outcome returns the exit code and the text of an error in a child process.
+func (s *settings) outcome(err error) (int, string) {
+	err = s.explainNoGPU(err)
+	return exitCode(err), message(err)
 }
 
 func notice(w io.Writer, subject string, value any) {
@@ -79,7 +104,7 @@ func notice(w io.Writer, subject string, value any) {
 	if subject == "warning" {
 		subject = "steadyfit: warning"
 	}
-	fmt.Fprintf(w, "%s: %v\n", subject, value)
+	fmt.Fprintf(w, "%s: %s\n", subject, printable(fmt.Sprint(value)))
 }
 
 // newLog returns a log whose errors name flags instead of options.
@@ -97,55 +122,42 @@ func newLog(w io.Writer) *slog.Logger {
 
 // combine sets the fields of the Config that depend on several flags.
 func (s *settings) combine() error {
-	if err := cmp.Or(s.checkGrowth(), s.checkCheckpoints(), s.combineCluster()); err != nil {
+	for _, name := range []string{"every", "keep"} {
+		if s.Checkpoints.Folder == "" && s.given(name) {
+			return usagef("--%s needs --checkpoints, the folder for checkpoints", name)
+		}
+	}
+	if err := s.combineCluster(); err != nil {
 		return err
 	}
 	s.Autotune.Fixed = s.fixed()
-	switch given := s.given("resolved-settings"); {
-	case given && s.traced:
-		s.Trace = train.Always
-	case given:
-		s.Trace = train.Never
-	case s.verbose:
-		s.Trace = train.UnlessLimited
+	if s.given("reset-every") && s.Reset.Depth == contract.ResetNone {
+		return usagef("--reset-every needs --reset, which says how to reset")
 	}
-	if err := s.combineReset(); err != nil {
-		return err
-	}
-	supervised := s.Supervise == train.Always
-	if supervised || s.given("deadline") {
-		s.Supervisor.Deadline = s.deadline
-	}
-	if supervised || s.given("restarts") {
-		s.Supervisor.Restarts = s.restarts
-		if s.restarts == 0 {
-			s.Supervisor.Restarts = -1 // 0 would mean the default
+	if s.fitSpec.Cluster != nil { // launch supervises its ranks
+		s.Supervise, s.Supervisor.Deadline = train.Always, cmp.Or(s.Supervisor.Deadline, defaultDeadline)
+		s.Supervisor.KillOrphan, s.Supervisor.KeepRunning, s.Supervisor.Grace = true, true, launchGrace
+		if s.Checkpoints.Folder == "" && !s.given("supervise") {
+			s.Supervisor.Restarts = -1 // a rank cannot resume
 		}
 	}
-	s.Supervisor.Grace = max(s.deadline, time.Minute)
 	if s.Checkpoints.Keep = s.keep; s.keep == 0 {
 		s.Checkpoints.Keep = -1 // 0 would mean the default
 	}
 	return s.combineHooks()
 }
 
-// combineCluster makes this process a rank if flags or the environment of a scheduler say so.
+// combineCluster makes this process a rank if launch or the environment of a scheduler says so.
 func (s *settings) combineCluster() (err error) {
-	switch {
-	case s.workersFile == "" && s.given("rank"):
-		return usagef("--rank needs --workers-file, the addresses of all ranks")
-	case s.workersFile == "":
+	if launched := s.fitSpec.Cluster; launched != nil {
+		s.Cluster = new(*launched)
+	} else {
 		s.Cluster, err = cluster.FromEnvironment(os.LookupEnv)
-	case !s.given("rank"):
-		return usagef("--workers-file needs --rank, the line of this process")
-	default:
-		s.Cluster, err = cluster.ReadHosts(s.workersFile, s.cluster.Rank)
 	}
 	if s.Cluster == nil {
 		return err
 	}
-	s.Cluster.Start, s.Cluster.Timeout = s.cluster.Start, s.cluster.Timeout
-	s.Cluster.MinWorkers, s.Cluster.Wait = s.cluster.MinWorkers, s.cluster.Wait
+	s.Cluster.Start = s.cluster.Start
 	if !s.given("auto") {
 		s.Autotune.Mode = "" // ranks cannot measure configurations
 	}
@@ -154,21 +166,6 @@ func (s *settings) combineCluster() (err error) {
 
 // follows reports whether another rank writes the files and the result of the training.
 func (s *settings) follows() bool { return s.Cluster != nil && s.Cluster.Rank > 0 }
-
-func (s *settings) checkCheckpoints() error {
-	if s.Checkpoints.Folder != "" {
-		return nil
-	}
-	for _, name := range []string{"every", "keep"} {
-		if s.given(name) {
-			return usagef("--%s needs --checkpoints, the folder for checkpoints", name)
-		}
-	}
-	if s.given("on-write-error") && s.history == "" && !s.restoreBest {
-		return usagef("--on-write-error needs --checkpoints or --history, the files to write")
-	}
-	return nil
-}
 
 // fixed returns the options that autotune does not change because flags set them.
 func (s *settings) fixed() autotune.Fixed {
@@ -180,83 +177,31 @@ func (s *settings) fixed() autotune.Fixed {
 	}
 }
 
-func (s *settings) combineReset() error {
-	p := &s.reset
-	switch none := p.Depth == contract.ResetNone; {
-	case none && s.given("reset-every"):
-		return usagef("--reset-every needs --reset, which says how to reset")
-	case none && p.Limit != 0:
-		return usagef("--reset-near needs --reset, which says how to reset")
-	case p.Within != 0 && p.Limit == 0:
-		return usagef("--reset-within needs --reset-near, the limit that it looks ahead to")
-	case none:
-		return nil
-	}
-	if p.EverySteps == 0 && p.EveryEpochs == 0 && p.Limit == 0 {
-		p.EveryEpochs = 1
-	}
-	p.Layer = s.Budget.Layer
-	s.Reset = p
-	return nil
-}
-
 func (s *settings) combineHooks() error {
 	if s.history != "" {
 		if err := s.checkOutput("history", s.history); err != nil {
 			return err
 		}
-		s.Loop.Hook(fit.HistoryFile(s.history, s.ContinueOnWriteError))
-	}
-	if k := observe.KubeflowFromEnvironment(os.LookupEnv); k != nil {
-		s.Observers = append(s.Observers, k)
+		if files.Within(s.history, s.Out) {
+			return usagef("--history %s: this is inside of --out, which is replaced as a whole; give another path", s.history)
+		}
+		s.Loop.Hook(fit.HistoryFile(s.history))
 	}
 	switch {
-	case s.earlyStop != "":
-		stop, err := parseEarlyStop(s.earlyStop)
-		if err != nil {
-			return err
-		}
-		stop.RestoreBest, stop.Folder, stop.ContinueOnError = s.restoreBest, s.Checkpoints.Folder, s.ContinueOnWriteError
-		s.Loop.Hook(stop.Hook())
+	case s.earlyStop.Metric != "":
+		s.earlyStop.RestoreBest, s.earlyStop.Folder = s.restoreBest, s.Checkpoints.Folder
+		s.Loop.Hook(s.earlyStop.Hook())
 	case s.restoreBest:
 		return usagef("--restore-best needs --early-stop, whose metric says what is best")
 	}
-	if s.reduceRate == "" {
+	if s.reduceRate.Metric == "" {
 		return nil
 	}
 	if s.Loop.LearningRate == nil {
 		return usagef("--reduce-lr needs --learning-rate, the rate to begin with")
 	}
-	reduce, err := parseReduceRate(s.reduceRate)
-	s.Loop.Hook(reduce)
-	return err
-}
-
-var (
-	earlyStopForm  = regexp.MustCompile(`^([^:]+):(\d+)(:min|:max)?(?::([^:]+))?$`)
-	reduceRateForm = regexp.MustCompile(`^([^:]+):([^:]+):(\d+)$`)
-)
-
-func parseEarlyStop(text string) (fit.EarlyStop, error) {
-	if m := earlyStopForm.FindStringSubmatch(text); m != nil {
-		patience, patienceErr := strconv.Atoi(m[2])
-		delta, deltaErr := strconv.ParseFloat(cmp.Or(m[4], "0"), 64)
-		if patienceErr == nil && deltaErr == nil && delta >= 0 && !math.IsInf(delta, 1) {
-			return fit.EarlyStop{Metric: m[1], Mode: strings.TrimPrefix(m[3], ":"), Patience: patience, MinDelta: delta}, nil
-		}
-	}
-	return fit.EarlyStop{}, usagef("--early-stop %s: expected METRIC:PATIENCE[:min|max][:MINDELTA], as in val_loss:3 or val_auc:3:max:0.001", text)
-}
-
-func parseReduceRate(text string) (fit.Hook, error) {
-	if m := reduceRateForm.FindStringSubmatch(text); m != nil {
-		factor, factorErr := strconv.ParseFloat(m[2], 64)
-		patience, patienceErr := strconv.Atoi(m[3])
-		if factorErr == nil && patienceErr == nil && factor > 0 && factor < 1 {
-			return fit.ReduceOnPlateau{Metric: m[1], Factor: factor, Patience: max(patience, 1)}.Hook(), nil // 0 means 1
-		}
-	}
-	return fit.Hook{}, usagef("--reduce-lr %s: expected METRIC:FACTOR:PATIENCE with a factor between 0 and 1, as in val_loss:0.1:10", text)
+	s.Loop.Hook(s.reduceRate.Hook())
+	return nil
 }
 
 // withCheckpoint adds the newest checkpoint to the error of a training that crashed too often.
@@ -265,7 +210,7 @@ func withCheckpoint(err error, checkpoints string) error {
 	if !errors.As(err, &child) || len(child.Crashes) == 0 {
 		return err
 	}
-	found, _ := checkpoint.List(checkpoints) // an unreadable folder has no checkpoint to name
+	found, _ := fit.Checkpoints(checkpoints) // an unreadable folder has no checkpoint to name
 	for _, c := range found {
 		if c.Err == nil {
 			return fmt.Errorf("%w\nthe newest checkpoint is %s, continue with --resume", err, c.Path)
@@ -282,32 +227,37 @@ type result struct {
 	ResumedFrom string      `json:"resumed_from,omitempty"`
 	Stopped     string      `json:"stopped,omitempty"`
 	Epochs      int         `json:"epochs"`
-	Last        *fit.Record `json:"last,omitempty"`
+	Restored    int         `json:"restored_epoch,omitempty"`
+	Final       *fit.Record `json:"last,omitempty"`
 }
 
 func (s *settings) printResult(w io.Writer, trained train.Result) error {
 	h := trained.History
-	r := result{Out: trained.Out, OutAdapter: trained.OutAdapter, Checkpoint: h.Checkpoint, ResumedFrom: h.ResumedFrom, Stopped: h.Stopped, Epochs: len(h.Records)}
+	r := result{Out: trained.Out, OutAdapter: trained.OutAdapter, Checkpoint: h.Checkpoint, ResumedFrom: h.ResumedFrom,
+		Stopped: h.Stopped, Epochs: len(h.Records), Restored: h.Restored}
 	if len(h.Records) > 0 {
-		last := h.Last()
-		r.Last = &last
+		final := h.Final()
+		r.Final = &final
 	}
 	if s.json {
 		return printJSON(w, r)
 	}
 	var text strings.Builder
-	if r.Last != nil {
-		fmt.Fprintf(&text, "trained %s, %s:", english.Count(r.Last.Epoch, "epoch"), english.Count(r.Last.Step, "step"))
-		for _, m := range r.Last.Metrics {
+	if r.Final != nil {
+		fmt.Fprintf(&text, "trained %s, %s", texts.Count(h.Last().Epoch, "epoch"), texts.Count(h.Last().Step, "step"))
+		if r.Restored > 0 {
+			fmt.Fprintf(&text, ", restored epoch %d", r.Restored)
+		}
+		text.WriteByte(':')
+		for _, m := range r.Final.Metrics {
 			fmt.Fprintf(&text, "  %v", m)
 		}
 		text.WriteByte('\n')
 	}
-	if r.Out != "" {
-		fmt.Fprintf(&text, "trained model: %s\n", r.Out)
-	}
-	if r.OutAdapter != "" {
-		fmt.Fprintf(&text, "trained adapter: %s\n", r.OutAdapter)
+	for _, made := range [][2]string{{"model", r.Out}, {"adapter", r.OutAdapter}} {
+		if what, out := made[0], made[1]; out != "" {
+			fmt.Fprintf(&text, "trained %s: %s\n", what, texts.Printable(out))
+		}
 	}
 	_, err := io.WriteString(w, text.String())
 	return err

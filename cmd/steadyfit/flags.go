@@ -1,8 +1,6 @@
 package main
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,12 +10,11 @@ import (
 
 	"steadyfit/cluster"
 	"steadyfit/data"
-	"steadyfit/fit/budget"
+	"steadyfit/fit"
 	"steadyfit/gpuopts"
-	"steadyfit/internal/allocator"
 	"steadyfit/internal/contract"
-	"steadyfit/internal/memlayer"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/train"
 )
@@ -28,31 +25,29 @@ type settings struct {
 	// Config is the configuration of fit. The other commands use its model, data, batch and
 	// devices.
 	train.Config
-	configFile            string
-	verbose, json, strict bool
+	configFile   string
+	json, strict bool
 
 	// Flags of fit that combine sets in the Config.
-	history, earlyStop, reduceRate string
-	restoreBest, traced            bool
-	reset                          budget.ResetPolicy
-	deadline                       time.Duration
-	restarts, keep                 int
+	history     string
+	earlyStop   fit.EarlyStop
+	reduceRate  fit.ReduceOnPlateau
+	restoreBest bool
+	keep        int
 
 	// Flags of fit that combineCluster sets in the Config; ranks is a flag of launch.
-	workersFile string
-	cluster     cluster.Cluster
-	ranks       int
+	cluster cluster.Cluster
+	ranks   int
 
 	output  string // flag of predict
 	needGPU bool   // flag of doctor
 	thin    string // flag of report
 
 	// Flags of bench; matrix also has steps.
-	steps, stepsPerCall int
-	signature           string
-	autotune            train.Choice
-	synthetic           bool
-	rate                float64
+	steps     int
+	signature string
+	synthetic bool
+	rate      float64
 
 	stepTime, within time.Duration // flags of tune
 
@@ -62,20 +57,28 @@ type settings struct {
 	python, baseline    string
 	rule                *matrix.Rule
 
+	// fitSpec is how this process was started, or how a child is to start. configuring is true if fit only
+	// sets the Config, without training.
+	fitSpec     fitSpec
+	configuring bool
+	// configured is true once fit has set the Config.
+	configured bool
+
 	// given reports whether a flag has a value from the command line, the environment or the
 	// configuration file.
 	given func(flag string) bool
 }
 
 func newSettings() *settings {
-	s := &settings{deadline: 5 * time.Minute, restarts: 5, keep: 3, steps: 1000, stepsPerCall: 50, autotune: off, ranks: 2, within: 4 * time.Minute}
-	s.cluster.Start, s.cluster.Timeout = 10*time.Minute, time.Minute
+	s := &settings{keep: 3, steps: 1000, ranks: 2,
+		within: 4 * time.Minute}
+	s.cluster.Start = 10 * time.Minute
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
-	s.Shuffle, s.CheckImages, s.Prefetch = true, true, -1
+	s.Shuffle, s.Prefetch = true, -1
 	s.Checkpoints.EveryEpochs = 1
 	s.Autotune.Mode, s.Supervise, s.CacheFeatures = train.On, train.ForBudget, train.Auto
-	s.Budget.Layer, s.reset.Depth = memory.RSS, contract.ResetNone
-	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed, s.plan.Timeout = []string{matrix.Go}, "out/matrix", 1, 1, 2*time.Minute
+	s.Budget.Layer, s.Reset.Depth = memory.RSS, contract.ResetNone
+	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed = []string{matrix.Go}, "out/matrix", 1, 1
 	return s
 }
 
@@ -87,8 +90,7 @@ type section struct {
 // flag is a row of the table of flags. It defines the flag, its help, its variable STEADYFIT_*,
 // its key in a configuration file, and its name in errors.
 type flag struct {
-	// names has the name, then earlier names, which still work.
-	names string
+	name string
 	// commands are the commands that have the flag.
 	commands string
 	// help is one line of at most 90 characters.
@@ -98,8 +100,6 @@ type flag struct {
 	// sets is a pointer to a variable with the default, or a pflag.Value.
 	sets any
 }
-
-func (f flag) name() string { return strings.Fields(f.names)[0] }
 
 // The commands that share flags.
 const (
@@ -126,54 +126,73 @@ func (s *settings) table() []section {
 
 func (s *settings) dataFlags() []flag {
 	return []flag{
-		{"model", onModel + " merge", "SavedModel folder, or builtin:NAME such as builtin:digits", "Config.Model Loop.Session", &s.Model},
-		{"adapter", "fit evaluate predict merge", "folder of an adapter with weights for --model (docs/how-to/fine-tuning.md)", "Config.Adapter", &s.Adapter},
-		{"loss-output", onTrained, "output of the train signature that is the loss (default loss)", "Model.WithLoss", &s.LossOutput},
-		{"allow-unsafe-ops", onModel + " merge", "run a model that uses files or the network, or runs Python", "", &s.Session.AllowUnsafeOps},
-		{"data", onModel + " inspect", "data: a file, a folder, or builtin:digits (formats: docs/reference/data.md)", "Data.Path", &s.Data.Path},
-		{"validation", "fit", "validation data, or the fraction of the training data to hold out, as in 0.1", "Config.Validation Config.ValidationFraction Loop.Validation",
+		{"model", onModel + " merge", "SavedModel folder, or builtin:NAME such as builtin:digits",
+			"Config.Model Loop.Session", &s.Model},
+		{"adapter", "fit evaluate predict merge",
+			"folder of an adapter with weights for --model (docs/how-to/fine-tuning.md)", "Config.Adapter", &s.Adapter},
+		{"loss-output", onTrained, "output of the train signature that is the loss (default loss)", "Model.WithLoss",
+			&s.LossOutput},
+		{"allow-unsafe-ops", onModel + " merge", "run a model that uses files or the network, or runs Python", "",
+			&s.Session.AllowUnsafeOps},
+		{"data", onModel + " inspect", "data: a file, a folder, or builtin:digits (formats: docs/reference/data.md)",
+			"Data.Path", &s.Data.Path},
+		{"validation", "fit", "validation data, or the fraction of the training data to hold out, as in 0.1",
+			"Config.Validation Config.ValidationFraction Loop.Validation",
 			newValue("data|fraction", "", s.setValidation)},
-		{"label", onModel, "label column of a table or value of records: a name, or in CSV a number from 1", "CSVOptions.Label Data.Label", &s.Data.Label},
-		{"header", onModel, "whether the first line of a table names the columns", "CSVOptions.Header Data.Header",
-			newChoice(&s.Data.Header, "auto yes no", "", "yes", "no")},
-		{"schema", onModel, "YAML file with rules for columns of a table (docs/how-to/tables.md)", "CSVOptions.Schema Data.Schema",
+		{"label", onModel, "label column of a table or value of records: a name, or in CSV a number from 1",
+			"CSVOptions.Label Data.Label", &s.Data.Label},
+		{"classes", onModel, "names of text labels or class folders in the order of their numbers, as in no,yes",
+			"CSVOptions.Classes Data.Classes", &s.Data.Classes},
+		{"keep", "predict", "columns of the data to write beside the predictions, as in id,name", "CSVOptions.Keep Data.Keep",
+			&s.Data.Keep},
+		{"header", onModel, "whether the first line of a CSV file has the names of the columns",
+			"CSVOptions.Header Data.Header",
+			newChoice(&s.Data.Header, "yes no", "yes", "no")},
+		{"schema", onModel, "YAML file with rules for columns of a table (docs/how-to/tables.md)",
+			"CSVOptions.Schema Data.Schema",
 			newParsed(&s.Data.Schema, "file", data.ReadSchema)},
-		{"image-size", onModel, "size of images, as in 224 or 240x320 (default: the size that the model takes)", "Data.Height Data.Width ImageOptions.Size",
+		{"image-size", onModel, "size of images, as in 224 or 240x320 (default: the size that the model takes)",
+			"Data.Height Data.Width ImageOptions.Size",
 			newValue("HEIGHTxWIDTH", "", s.setImageSize)},
-		{"scale", onModel, "range to scale bytes to, as in 0,1 (default: for images, the range of the model)", "Data.Scale", newValue("LOW,HIGH", "", s.setScale)},
-		{"ignore-fields", onModel + " inspect", "data fields to leave out, as in id,weight", "InMemory.Drop Options.Ignore", &s.Data.Ignore},
-		{"max-data", onModel + " inspect", "maximum size of decompressed data (default 64MiB plus 50 times the file size)", "Options.MaxBytes", newSize(&s.Data.MaxBytes, 1)},
-		{"on-disk map", onModel, "leave arrays of .npy and uncompressed .npz files on disk (auto: from 1 GiB)", "Data.OnDisk",
-			newChoice(&s.Data.OnDisk, "auto always never", "", train.Always, train.Never)},
+		{"scale", onModel, "range for byte values, as in 0,1 (default: the recorded one; for images, the model's)",
+			"Data.Scale",
+			newValue("LOW,HIGH", "", s.setScale)},
+		{"ignore-fields", onModel + " inspect", "data fields to leave out, as in id,weight", "InMemory.Drop Options.Ignore",
+			&s.Data.Ignore},
+		{"max-data", onModel + " inspect", "maximum size of decompressed data (default 64MiB plus 50 times the file size)",
+			"Options.MaxBytes", newSize(&s.Data.MaxBytes, 1)},
 		{"augment", "fit", "random changes to training images, as in flip,crop:4,jitter:0.1", "Config.Augmentation",
 			newParsed(&s.Augmentation, "changes", data.ParseAugmentation)},
-		{"check-images", "fit", "decode every image or text file once before training, to find damaged ones", "", &s.CheckImages},
 		{"model", "matrix", "SavedModel folder or builtin:NAME for the workload user", "", &s.Model},
 		{"data", "matrix", "data of the workload user (default: synthetic batches)", "", &s.Data.Path},
 		{"steps", "matrix", "train steps per run of the workload user, at least 40", "", newCount(&s.steps, userLeast)},
-		{"batch", "matrix", "samples per step of the workload user", "", newBatch(&s.Loop.Batch)},
+		{"batch", "matrix", "samples per step of the workload \"user\"", "", newRange(&s.Loop.Batch, 1, maxBatch)},
 	}
 }
 
 func (s *settings) trainingFlags() []flag {
 	return []flag{
 		{"epochs", "fit", "epochs in total; a resumed run trains the remaining ones", "Loop.Epochs", &s.Loop.Epochs},
-		{"batch", onModel, "samples per step", "Loop.Batch Budget.Batch", newBatch(&s.Loop.Batch)},
-		{"steps-per-epoch", "fit", "steps per epoch (0: one pass over the data)", "Loop.StepsPerEpoch", &s.Loop.StepsPerEpoch},
-		{"learning-rate", "fit explain tune", "learning rate or schedule, as in 0.001 or warmup:100:cosine:0.001:5000", "Loop.LearningRate Session.SetLearningRate",
+		{"batch", onModel, "samples per step", "Loop.Batch Budget.Batch", newRange(&s.Loop.Batch, 1, maxBatch)},
+		{"steps-per-epoch", "fit", "steps per epoch (0: one pass over the data)", "Loop.StepsPerEpoch",
+			&s.Loop.StepsPerEpoch},
+		{"learning-rate", "fit explain tune", "learning rate or schedule, as in 0.001 or warmup:100:cosine:0.001:5000",
+			"Loop.LearningRate Session.SetLearningRate",
 			newValue("schedule", "", s.setLearningRate)},
-		{"reduce-lr", "fit", "METRIC:FACTOR:PATIENCE: reduce the learning rate on a plateau, as in val_loss:0.1:10", "ReduceOnPlateau", &s.reduceRate},
-		{"early-stop", "fit", "METRIC:PATIENCE[:min|max][:MINDELTA]: stop without progress, as in val_loss:3", "EarlyStop", &s.earlyStop},
+		{"reduce-lr", "fit", "METRIC:FACTOR:PATIENCE: reduce the learning rate on a plateau, as in val_loss:0.1:10",
+			"ReduceOnPlateau", newParsed(&s.reduceRate, "rule", parseReduceRate)},
+		{"early-stop", "fit", "METRIC:PATIENCE[:min|max][:MINDELTA]: stop without progress, as in val_loss:3", "EarlyStop",
+			newParsed(&s.earlyStop, "rule", parseEarlyStop)},
 		{"restore-best", "fit", "end with the weights of the best epoch by --early-stop", "RestoreBest", &s.restoreBest},
-		{"class-weight", "fit", "loss weights of classes, as in 0=1,1=5; other classes have 1", "Config.ClassWeights", newValue("CLASS=WEIGHT,...", "", s.setClassWeights)},
-		{"loss-scale", "fit explain tune", "loss scale of a model with the input loss_scale: dynamic, or a number", "Options.LossScale",
-			newParsed(&s.Session.LossScale, "dynamic|number", parseLossScale)},
-		{"validation-every", "fit", "interval of validation, in epochs", "Loop.ValidationEvery", newCount(&s.Loop.ValidationEvery, 1)},
+		{"class-weight", "fit", "loss weights of classes, as in 0=1,1=5; other classes have 1", "Config.ClassWeights",
+			newValue("CLASS=WEIGHT,...", "", s.setClassWeights)},
+		{"validation-every", "fit", "interval of validation, in epochs", "Loop.ValidationEvery",
+			newCount(&s.Loop.ValidationEvery, 1)},
 		{"initial-epoch", "fit", "epochs to count as done when a run starts", "Loop.InitialEpoch", &s.Loop.InitialEpoch},
 		{"shuffle", "fit explain", "shuffle the training data in each epoch", "Config.Shuffle", &s.Shuffle},
-		{"drop-remainder", "fit", "drop a last batch that is smaller than the others", "Loop.DropRemainder", &s.Loop.DropRemainder},
+		{"drop-remainder", "fit", "drop a last batch that is smaller than the others", "Loop.DropRemainder",
+			&s.Loop.DropRemainder},
 		{"seed", "fit", "seed of shuffling, splitting, augmentation, and of models that take one", "Config.Seed", &s.Seed},
-		{"train-signature", "fit explain tune", "signature to train with (default train, learn or train_step)", "Options.TrainSignature", &s.Session.TrainSignature},
 	}
 }
 
@@ -181,7 +200,6 @@ func (s *settings) measurementFlags() []flag {
 	return []flag{
 		{"steps", "bench", "steps to measure, after a warm-up of a tenth of them", "", newCount(&s.steps, 1)},
 		{"signature", "bench", "signature to run (default: the train signature)", "", &s.signature},
-		{"steps-per-call", "bench", "steps per execution of train_n, if the model does not fix the number", "", newCount(&s.stepsPerCall, 1)},
 		{"synthetic", "bench", "use a synthetic batch; this is the default without --data", "", &s.synthetic},
 		{"learning-rate", "bench", "learning rate, for a model that takes one", "", &s.rate},
 		{"step-time", "tune", "choose the least memory at this time of a step, as in 150ms", "", newDuration(&s.stepTime, 0)},
@@ -190,56 +208,61 @@ func (s *settings) measurementFlags() []flag {
 		{"remedies", "matrix", "remedies to apply, as in trim,W4/reuse,keras:clear-session (default: all)", "", &s.remedies},
 		{"runtime", "matrix", "runtimes: go, galeone, keras", "", &s.plan.Runtimes},
 		{"quick", "matrix", "a first answer in 4.5 minutes: six remedies on W2, W4 and S3, or on --model", "", &s.plan.Quick},
-		{"within", "matrix", "end after this time with the results so far (default no limit; 4m30s with --quick)", "", &s.plan.Within},
-		{"pairs", "matrix", "runs per workload and remedy, each with a baseline run (default 5; 3 with --quick)", "", newRange(&s.plan.Pairs, 1, maxPairs)},
-		{"jobs", "matrix", "runs at the same time; more than one disturbs step times", "", newRange(&s.plan.Jobs, 1, maxJobs)},
-		{"seed", "matrix", "seed of data, weights and intervals", "", &s.plan.Seed},
-		{"timeout", "matrix", "kill a run that is silent for this long", "", newDuration(&s.plan.Timeout, 0)},
-		{"memory-limit", "matrix", "memory limit of each run, as in 2GiB", "", newSize(&s.plan.Limit, 1)},
-		{"retry-failed again", "matrix", "repeat the failed runs of an earlier, identical command", "", &s.plan.Again},
-		{"python", "matrix", "Python with TensorFlow and Keras for the runtime keras (default: from make venv)", "", &s.python},
+		{"within", "matrix", "end after this time with the results so far (default no limit; 4m30s with --quick)", "",
+			newDuration(&s.plan.Within, 20*time.Second)},
+		{"pairs", "matrix", "runs per workload and remedy, each with a baseline run (default 5; 3 with --quick)", "",
+			newRange(&s.plan.Pairs, 1, 1000)},
+		{"jobs", "matrix", "number of runs at the same time; more than one distorts step times", "",
+			newRange(&s.plan.Jobs, 1, 1024)},
+		{"retry-failed", "matrix", "repeat the failed runs of an earlier, identical command", "", &s.plan.Again},
+		{"python", "matrix", "Python with TensorFlow and Keras for the runtime keras (default: from make venv)", "",
+			&s.python},
 	}
 }
 
 func (s *settings) deviceFlags() []flag {
 	return []flag{
-		{"precision", onModel, "type to compute in where TensorFlow considers it safe; variables stay as they are", "Options.Precision",
-			shown{newChoice(&s.Session.Device.Precision, "fp32 bf16 fp16", "", gpuopts.BFloat16, gpuopts.Float16), showPrecision}},
+		{"precision", onModel, "type to compute in where TensorFlow considers it safe; variables stay as they are",
+			"Options.Precision",
+			shown{newChoice(&s.Session.Device.Precision, "fp32 bf16 fp16", "", gpuopts.BFloat16, gpuopts.Float16),
+				showPrecision}},
 		{"xla", onModel, "compile the model with XLA, except signatures that were exported compiled", "Options.XLA",
-			shown{newSwitch(&s.Session.Device.XLA, "on-2", "off"), func(v string) string { return fmt.Sprint(v != "off") }}},
-		{"deterministic", onModel, "same results in every run, or an error; slower (TF_DETERMINISTIC_OPS)", "Options.Deterministic", &s.Session.Device.Deterministic},
-		{"visible-gpus", onModel, "GPUs to use, by the numbers of nvidia-smi, as in 0,1 (default: all)", "Options.VisibleGPUs", &s.Session.Device.VisibleGPUs},
-		{"resolved-settings in-force", "fit", "trace one step and report the devices, types and kernels in use (docs/how-to/gpu.md)", "Config.Trace", &s.traced},
+			newChoice(&s.Session.Device.XLA, "false true", "off", "on-2").as("bool")},
+		{"deterministic", onModel, "same results in every run, or an error; slower (TF_DETERMINISTIC_OPS)",
+			"Options.Deterministic", &s.Session.Device.Deterministic},
+		{"visible-gpus", onModel, "GPUs to use, by the numbers of nvidia-smi, as in 0,1 (default: all)",
+			"Options.VisibleGPUs", &s.Session.Device.VisibleGPUs},
 		{"gpu", "doctor", "require a GPU: report a problem if TensorFlow cannot use one", "", &s.needGPU},
 	}
 }
 
 func (s *settings) memoryFlags() []flag {
 	return []flag{
-		{"memory-budget", "fit explain tune", "keep the process under this size: split batches, reload, or restart from a checkpoint", "Budget.Limit",
-			newSize(&s.Budget.Limit, memory.MiB)},
-		{"memory-budget-of", "fit explain tune", "memory that --memory-budget and --reset-near measure", "Budget.Layer ResetPolicy.Layer",
-			newChoice(&s.Budget.Layer, "rss anon cgroup gpu", memory.RSS, memory.Anon, memlayer.CgroupWorkingSet, memlayer.GPUProcess)},
-		{"micro-batches", "fit explain", "split each batch into this many parts and add up their gradients (0: as memory needs)", "Options.MicroBatches",
+		{"memory-budget", "fit explain tune", "keep the process under this size: split batches, reload, or restart from a " +
+			"checkpoint", "Budget.Limit Budget.Layer", newBudget(&s.Budget)},
+		{"micro-batches", "fit explain", "split each batch into this many parts and add up their gradients (0: as memory " +
+			"needs)", "Options.MicroBatches",
 			newCount(&s.Session.MicroBatches, 0)},
-		{"on-oom", "fit", "what to do when TensorFlow runs out of memory; microbatch splits the batches", "Config.OnOutOfMemory",
+		{"on-oom", "fit", "what to do when TensorFlow runs out of memory; microbatch splits the batches",
+			"Config.OnOutOfMemory",
 			newChoice(&s.OnOutOfMemory, "stop microbatch restart", "", train.MicroBatch, train.Restart)},
-		{"inexact-micro-batches", "fit explain tune", "allow split batches that change the update, as with BatchNormalization or Dropout", "Options.AllowInexactSplit",
+		{"inexact-micro-batches", "fit explain tune", "allow split batches that change the update, as with " +
+			"BatchNormalization or Dropout", "Options.AllowInexactSplit",
 			&s.Session.AllowInexactSplit},
-		{"reset", "fit", "reset the variables, the model, or the process regularly, with the same results", "ResetPolicy.Depth",
-			newChoice(&s.reset.Depth, "none restore reload process", contract.ResetNone, contract.ResetRestore, contract.ResetReload, contract.ResetProcess)},
-		{"reset-every", "fit", "interval of --reset, as in 500steps (default 1epoch; never with --reset-near)", "ResetPolicy.EverySteps ResetPolicy.EveryEpochs",
-			newInterval(&s.reset.EverySteps, &s.reset.EveryEpochs, "")},
-		{"reset-near", "fit", "also reset at 90% of this size, measured as --memory-budget-of", "ResetPolicy.Limit", newSize(&s.reset.Limit, memory.MiB)},
-		{"reset-within", "fit", "also reset if growth reaches --reset-near in fewer steps than this", "ResetPolicy.Within", &s.reset.Within},
-		{"release-memory", "fit", "with --reset reload, return freed memory to the system, at a cost in speed", "Config.ReleaseMemory", &s.ReleaseMemory},
-		{"memory-growth", onModel, "take GPU memory as needed instead of at the start, on all GPUs", "Options.MemoryGrowth", newValue("bool", "false", s.setMemoryGrowth)},
-		{"gpu-memory-fraction", onModel, "fraction of each GPU's memory to take at most (0: TensorFlow's default)", "Options.MemoryFraction",
+		{"reset", "fit", "restore the variables, reload the model, or restart the process at intervals", "Reset.Depth",
+			newChoice(&s.Reset.Depth, "none restore reload process", contract.ResetNone, contract.ResetRestore,
+				contract.ResetReload, contract.ResetProcess)},
+		{"reset-every", "fit", "interval of --reset, as in 500steps (default 1epoch)", "Reset.EverySteps Reset.EveryEpochs",
+			newInterval(&s.Reset.EverySteps, &s.Reset.EveryEpochs, "")},
+		{"memory-growth", onModel, "take GPU memory as needed instead of at the start, on all GPUs", "Options.MemoryGrowth",
+			&s.Session.Device.MemoryGrowth},
+		{"gpu-memory-fraction", onModel, "fraction of each GPU's memory to take at most (0: TensorFlow's default)",
+			"Options.MemoryFraction",
 			&s.Session.Device.MemoryFraction},
 		{"gpu-memory-limit", onModel, "memory limit of each GPU of --visible-gpus, as in 2GiB,512MiB", "Options.VirtualGPUs",
 			shown{newValue("size,...", "", s.setGPULimits), showSizes}},
 		{"gpu-allocator", onModel, "allocator of GPU memory (default bfc, which is TensorFlow's)", "Options.GPUAllocator",
-			shown{newChoice(&s.Session.Device.GPUAllocator, "bfc cuda_malloc_async", "BFC", "cuda_malloc_async"), strings.ToLower}},
+			newChoice(&s.Session.Device.GPUAllocator, "bfc cuda_malloc_async", "BFC", "cuda_malloc_async")},
 	}
 }
 
@@ -249,56 +272,48 @@ func (s *settings) checkpointFlags() []flag {
 		{"every", "fit", "interval of checkpoints, as in 500steps or 2epochs", "EverySteps EveryEpochs",
 			newInterval(&s.Checkpoints.EverySteps, &s.Checkpoints.EveryEpochs, "1epoch")},
 		{"keep", "fit", "number of newest checkpoints to keep (0: all)", "Checkpoints.Keep", newCount(&s.keep, 0)},
-		{"checkpoint-copies", "fit", "number of other ranks that also write checkpoints, to rank-N in their --checkpoints", "Checkpoints.Copies",
-			newCount(&s.Checkpoints.Copies, 0)},
-		{"keep-best", "fit", "metric whose best checkpoint is kept too (default val_loss, with --validation)", "Best Checkpoints.Best", &s.Checkpoints.Best},
-		{"resume", "fit", "resume from the newest good checkpoint, if there is one", "Config.Resume Loop.Resume", &s.Resume},
-		{"force", "fit", "resume even if data, options or TensorFlow differ, with a warning for each", "Loop.ResumeAnyway", &s.Loop.ResumeAnyway},
-		{"supervise", "fit", "train in a child process; restart it from the last checkpoint if it crashes or hangs", "Config.Supervise supervise.Run",
-			newSwitch(&s.Supervise, train.Always, "")},
-		{"deadline", "fit", "kill a supervised run that completes no step for this long (0 disables)", "Supervisor.Deadline", newDuration(&s.deadline, 0)},
-		{"restarts", "fit", "consecutive crashes without progress before --supervise gives up", "Supervisor.Restarts", newCount(&s.restarts, 0)},
-		{"on-write-error", "fit", "what to do if a checkpoint or the history cannot be written", "", newChoice(&s.ContinueOnWriteError, "stop continue", false, true)},
+		{"keep-best", "fit", "metric whose best checkpoint is kept too (default val_loss, with --validation)",
+			"Checkpoint.Best Checkpoints.Best", &s.Checkpoints.Best},
+		{"resume", "fit", "resume from the newest good checkpoint; anyway: even if data or options differ",
+			"Config.Resume Loop.Resume Loop.ResumeAnyway", optional{newValue("true|anyway", "false", s.setResume), "true"}},
+		{"supervise", "fit", "train in a child process; restart it if it crashes, or has no step for this long",
+			"Config.Supervise Supervisor.Deadline", optional{newValue("duration", "", s.setSupervise), "5m"}},
 	}
 }
 
 func (s *settings) speedFlags() []flag {
 	return []flag{
-		{"auto", "fit", "measure which configuration is fastest; precision tries 16 bits too, live only the thread", "Autotune.Mode",
-			newChoice(&s.Autotune.Mode, "on precision live off", train.On, train.Precision, train.Live, "")},
-		{"auto", "bench", "measure which configuration runs fastest; kept prints an earlier result", "",
-			newChoice(&s.autotune, "off on precision kept", off, train.On, train.Precision, kept)},
-		{"auto", "tune", "precision also tries 16 bits, which change the results; the other values have no effect", "",
-			newChoice(&s.Autotune.Mode, "on precision live off", train.On, train.Precision, train.Live, "")},
-		{"cache", "fit bench tune", "folder for the measurements of --auto (default steadyfit/tune in your cache folder)", "Autotune.Cache Plan.Cache", &s.Autotune.Cache},
-		{"steps-per-execution fuse-steps", "fit explain", "train steps per execution; auto chooses by the model and the data", "Options.StepsPerExecution",
+		{"auto", "fit", "measure which configuration is fastest; precision also tries 16 bits", "Autotune.Mode",
+			newChoice(&s.Autotune.Mode, "on precision off", train.On, train.Precision, "")},
+		{"auto", "tune", "precision also tries 16-bit types, which change the results; on and off do the same", "",
+			newChoice(&s.Autotune.Mode, "on precision off", train.On, train.Precision, "")},
+		{"steps-per-execution", "fit explain", "train steps per execution; auto chooses by the model and the data",
+			"Options.StepsPerExecution",
 			newValue("N|auto", "1", s.setStepsPerExecution)},
-		{"cache-features", "fit tune", "compute the frozen part of the model once per sample (auto: where that is faster)", "Config.CacheFeatures",
+		{"cache-features", "fit tune", "compute the frozen part of the model once per sample (auto: where that is faster)",
+			"Config.CacheFeatures",
 			newChoice(&s.CacheFeatures, "auto on off", train.Auto, train.On, "")},
-		{"jit-compile compiled", "fit explain", "use the XLA-compiled signatures of the model; they round differently", "Options.Compiled", &s.Session.Compiled},
-		{"onednn", "fit explain tune", "compute with oneDNN or without it (auto: TensorFlow decides by the processor)", "Options.OneDNN",
+		{"jit-compile", "fit explain", "use the XLA-compiled signatures of the model; they round differently",
+			"Options.Compiled", &s.Session.Compiled},
+		{"onednn", "fit explain tune", "compute with oneDNN or without it (auto: TensorFlow decides by the processor)",
+			"Options.OneDNN",
 			newChoice(&s.Session.Device.OneDNN, "auto on off", "", "on", "off")},
-		{"allocator", "fit explain", "jemalloc, tcmalloc or mimalloc, if installed, or mmap, which returns freed large blocks", "Config.Allocator",
-			newChoice(&s.Allocator, "auto jemalloc tcmalloc mimalloc mmap", "", "jemalloc", "tcmalloc", "mimalloc", allocator.Mmap).as("name")},
-		{"executor", "fit explain", "run operations in TensorFlow's threads, or in sequence in one thread", "Options.Executor",
-			shown{newChoice(&s.Session.Device.Executor, "default single-threaded", "", gpuopts.SingleThreaded), func(string) string { return "single-threaded" }}},
+		{"allocator", "fit explain",
+			"jemalloc, tcmalloc or mimalloc, if installed, or mmap, which returns freed large blocks", "Config.Allocator",
+			newChoice(&s.Allocator, "auto jemalloc tcmalloc mimalloc mmap", "", "jemalloc", "tcmalloc", "mimalloc",
+				tfprocess.Mmap).as("name")},
 		{"prefetch", "fit explain", "batches to prepare ahead (-1: 2 to 64, about 4 MiB)", "Config.Prefetch", &s.Prefetch},
-		{"workers", "fit", "goroutines that decode and augment (0: one per core)", "Data.Workers", &s.Data.Workers},
-		{"intra-threads", onModel, "threads within one operation (0: one per core)", "Options.IntraThreads", &s.Session.Device.IntraThreads},
-		{"inter-threads", onModel, "operations that run at the same time (0: one per core)", "Options.InterThreads", &s.Session.Device.InterThreads},
+		{"intra-threads", onModel, "threads within one operation (0: one per core)", "Options.IntraThreads",
+			&s.Session.Device.IntraThreads},
+		{"inter-threads", onModel, "operations that run at the same time (0: one per core)", "Options.InterThreads",
+			&s.Session.Device.InterThreads},
 	}
 }
 
 func (s *settings) clusterFlags() []flag {
 	return []flag{
-		{"workers-file", "fit", "file with an address host:port per line, one for each rank", "Cluster.Workers", &s.workersFile},
-		{"rank", "fit", "line of --workers-file that this process is, from 0", "Cluster.Rank", &s.cluster.Rank},
-		{"cluster-start", "fit", "longest wait for the other ranks, at the start and in a step", "Cluster.Start", &s.cluster.Start},
-		{"cluster-timeout", "fit", "give up on a rank that has not answered for this long", "Cluster.Timeout", &s.cluster.Timeout},
-		{"min-workers", "fit", "continue with this many ranks, including rank 0, if others are lost (0: all)", "Cluster.MinWorkers", newCount(&s.cluster.MinWorkers, 0)},
-		{"min-workers-wait", "fit", "with --min-workers, wait this long for a lost rank (default: --cluster-start)", "Cluster.Wait", &s.cluster.Wait},
-		{"exchange", "fit", "type in which ranks exchange large gradients; bf16 halves the traffic", "Options.Exchange",
-			newChoice(&s.Session.Exchange, "fp32 bf16", "", gpuopts.BFloat16)},
+		{"cluster-start", "fit", "longest wait for the other ranks, at the start and in a step", "Cluster.Start",
+			newDuration(&s.cluster.Start, 0)},
 		{"workers", "launch", "ranks to start", "", newCount(&s.ranks, 1)},
 	}
 }
@@ -306,38 +321,39 @@ func (s *settings) clusterFlags() []flag {
 func (s *settings) outputFlags() []flag {
 	return []flag{
 		{"out", "fit", "folder for the trained SavedModel; an earlier one is replaced", "Config.Out", &s.Out},
-		{"out-version", "fit", "folder for numbered versions of the trained model, as TensorFlow Serving reads it", "Config.OutVersion", &s.OutVersion},
-		{"keep-versions", "fit", "number of newest versions to keep in --out-version (0: all)", "Config.KeepVersions", &s.KeepVersions},
-		{"out-adapter", "fit", "folder for the trained weights alone, without the frozen ones", "Config.OutAdapter", &s.OutAdapter},
+		{"out-version", "fit", "folder for numbered versions of the trained model, as TensorFlow Serving reads it",
+			"Config.OutVersion", &s.OutVersion},
+		{"out-adapter", "fit", "folder for the trained weights alone, without the frozen ones", "Config.OutAdapter",
+			&s.OutAdapter},
 		{"out", "merge", "folder for the merged SavedModel; an earlier one is replaced", "", &s.Out},
 		{"out", "explain", "folder for an HTML page about the memory of a step", "", &s.Out},
 		{"out", "predict", "file to write: .npy, .csv or .jsonl", "", &s.Out},
-		{"out", "tune", "YAML file to write, for fit --config; a page with a chart is written beside it", "", &s.Out},
+		{"out", "tune", "YAML file to write, for fit --config", "", &s.Out},
 		{"output", "predict", "write only this output of the model", "", &s.output},
 		{"thin", "report", "write a small copy of the result to this file, .json or .json.gz", "", &s.thin},
-		{"history", "fit", "file for the history, a line per epoch: CSV if it ends in .csv, otherwise JSON", "HistoryFile", &s.history},
-		{"tensorboard", "fit", "folder for TensorBoard's event files; metrics have the names of Keras's callback", "TensorBoard.Folder", &s.TensorBoard.Folder},
-		{"tensorboard-every", "fit", "steps between values within an epoch for TensorBoard (0: one value per epoch)", "TensorBoard.EverySteps",
-			newCount(&s.TensorBoard.EverySteps, 0)},
-		{"tensorboard-histograms", "fit", "epochs between histograms of the weights (0: no histograms)", "TensorBoard.Histograms",
-			newCount(&s.TensorBoard.Histograms, 0)},
+		{"history", "fit", "file for the history, one line per epoch: CSV if its name ends in .csv, otherwise JSON",
+			"HistoryFile",
+			&s.history},
+		{"tensorboard", "fit", "folder for TensorBoard's event files; metrics have the names of Keras's callback",
+			"Config.TensorBoard", &s.TensorBoard},
 		{"profile", "fit", "trace the operations of steps, as in steps=10:20,file=trace.json", "Config.Profile",
 			newParsed(&s.Profile, "steps", parseProfile)},
-		{"metrics-listen", "fit", "serve metrics for Prometheus at HOST:PORT (:9090: port 9090 of the loopback address)", "Config.MetricsListen", &s.MetricsListen},
+		{"metrics-listen", "fit", "serve metrics for Prometheus at HOST:PORT (:9090: port 9090 of the loopback address)",
+			"Config.MetricsListen", &s.MetricsListen},
 		{"json", "fit evaluate inspect verify doctor matrix report explain tune", "print the result as JSON", "", &s.json},
-		{"strict", "inspect", "exit with 6 if the model cannot be trained", "", &s.strict},
 		{"strict", "doctor", "exit with 3 for warnings, too", "", &s.strict},
 		{"out", "matrix", "folder for the results", "", &s.plan.Out},
-		{"fail-on", "matrix", "exit with 6 on slope>64KiB/epoch, peak>1GiB, level>500MiB or leak", "", newValue("rule", "", s.setRule)},
+		{"fail-on", "matrix", "exit with 6 on slope>64KiB/epoch, peak>1GiB, level>500MiB or leak", "",
+			newValue("rule", "", s.setRule)},
 		{"baseline", "matrix", "matrix.json of an earlier run that --fail-on compares with", "", &s.baseline},
 	}
 }
 
 func (s *settings) globalFlags() []flag {
 	return []flag{
-		{"tensorflow", rootName, "TensorFlow library, its folder, site-packages/tensorflow, or a fetched version", "", &s.TensorFlow},
+		{"tensorflow", rootName, "TensorFlow library, its folder, or site-packages/tensorflow", "",
+			&s.TensorFlow},
 		{"config", rootName, "YAML file with values of flags", "", &s.configFile},
-		{"verbose", rootName, "show TensorFlow's own log messages", "", &s.verbose},
 	}
 }
 
@@ -352,8 +368,8 @@ func (s *settings) register(cmd *cobra.Command) {
 	for _, section := range s.table() {
 		for _, row := range section.flags {
 			if slices.Contains(strings.Fields(row.commands), cmd.Name()) {
-				add(flags, row.name(), row.help, row.sets)
-				flags.Lookup(row.name()).Annotations = map[string][]string{titleKey: {section.title}}
+				add(flags, row.name, row.help, row.sets)
+				flags.Lookup(row.name).Annotations = map[string][]string{titleKey: {section.title}}
 			}
 		}
 	}
@@ -384,30 +400,35 @@ func add(flags *pflag.FlagSet, name, help string, value any) {
 		flags.IntSliceVar(p, name, *p, help)
 	case pflag.Value:
 		f := flags.VarPF(p, name, "", help)
-		if p.Type() == "bool" {
+		if o, ok := p.(optional); ok {
+			f.NoOptDefVal = o.bare
+		} else if p.Type() == "bool" {
 			f.NoOptDefVal = "true"
 		}
 	}
 }
 
-// today maps each name of a flag to its current name. ofOption maps each option to its flag.
-var today, ofOption = map[string]string{}, map[string]flag{}
-
-func init() {
+// flagNames returns the names of the flags of all commands.
+func flagNames() map[string]bool {
+	names := map[string]bool{}
 	for _, section := range newSettings().table() {
 		for _, row := range section.flags {
-			for _, name := range strings.Fields(row.names) {
-				today[name] = row.name()
-			}
-			for _, option := range strings.Fields(row.options) {
-				ofOption[option] = row
+			names[row.name] = true
+		}
+	}
+	return names
+}
+
+// ofOption returns the flag that sets an option.
+func ofOption(option string) (flag, bool) {
+	for _, section := range newSettings().table() {
+		for _, row := range section.flags {
+			if slices.Contains(strings.Fields(row.options), option) {
+				return row, true
 			}
 		}
 	}
-}
-
-func normalize(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	return pflag.NormalizedName(cmp.Or(today[name], name))
+	return flag{}, false
 }
 
 // flagName returns the flag of an option with a value in the syntax of the flag. Other names,
@@ -418,12 +439,16 @@ func flagName(option, value string) string {
 		return "cluster"
 	case "Config.Cluster":
 		return "a cluster"
+	case "Loop.ResumeAnyway":
+		return "--resume=anyway"
+	case "Budget.Layer":
+		return "--memory-budget SIZE:" + newLayer(new(memory.Layer)).word(value)
 	}
-	row, ok := ofOption[option]
+	row, ok := ofOption(option)
 	if !ok {
 		return strings.TrimSpace(option + " " + value)
 	}
-	name := "--" + row.name()
+	name := "--" + row.name
 	if value == "" {
 		return name
 	}

@@ -20,6 +20,8 @@ import (
 // output, standard error with "2> " before each line, and an exit code other than 0.
 // With -n as the first argument, every number in the output is written as N. TensorFlow's
 // own log is left out, since it depends on the processor.
+//
+//lane:skip onednn (trains nothing)
 func TestGolden(t *testing.T) {
 	if raceDetector() {
 		t.Skip("what the command prints does not depend on the race detector; the tests without it have this one")
@@ -60,7 +62,8 @@ func transcribe(ts *testscript.TestScript, name string, first, args []string) {
 		ts.Check(err)
 	}
 	// Package protobuf uses another kind of space in its errors in some builds.
-	named := strings.NewReplacer("\u00a0", " ", ts.Getenv("WORK"), "$WORK", ts.Getenv("MODELS"), "$MODELS", ts.Getenv("STEADYFIT_TENSORFLOW"), "$TENSORFLOW")
+	named := strings.NewReplacer("\u00a0", " ", ts.Getenv("WORK"), "$WORK", ts.Getenv("MODELS"), "$MODELS",
+		ts.Getenv("STEADYFIT_TENSORFLOW"), "$TENSORFLOW")
 	var text strings.Builder
 	fmt.Fprintf(&text, "$ %s\n%s", named.Replace(shown), named.Replace(mask(ts.ReadFile("stdout"))))
 	for line := range strings.Lines(ts.ReadFile("stderr")) {

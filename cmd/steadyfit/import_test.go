@@ -15,6 +15,8 @@ import (
 // epochs in Keras alone, bit for bit. The models have the running averages of a
 // BatchNormalization, a schedule, averaged weights, a scaled loss, and a custom train step with
 // random numbers.
+//
+//lane:skip onednn (compares with Keras, which has the same setting)
 func TestGoesOnInKeras(t *testing.T) {
 	python(t)
 	dir := t.TempDir()
@@ -90,7 +92,8 @@ for name, (build, optimizer) in CASES.items():
 	require.Len(t, entries, 5)
 	for _, file := range entries {
 		model := file[:len(file)-len(".keras")]
-		steadyfit(t, "fit", "--model", model, "--data", filepath.Join(dir, "data.npz"), "--shuffle=false", "--batch", "16", "--epochs", "1", "--out", model+"-out")
+		steadyfit(t, "fit", "--model", model, "--data", filepath.Join(dir, "data.npz"), "--shuffle=false", "--batch", "16",
+			"--epochs", "1", "--out", model+"-out")
 	}
 	out := runPython(t, "-c", models+`
 importing = importlib.import_module("import")

@@ -2,17 +2,13 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
 	"steadyfit/internal/bundle"
-	"steadyfit/internal/contract"
-	"steadyfit/savedmodels"
 	"steadyfit/train"
 )
 
@@ -54,22 +50,7 @@ With --data, print a schema that is inferred from a table, for --schema of fit.`
 			} else {
 				err = m.WriteText(cmd.OutOrStdout())
 			}
-			if err != nil || !s.strict {
-				return err
-			}
-			if _, bad := m.CheckTrainable(savedmodels.CheckOptions{}); bad != nil {
-				return &coded{exitCheck, fmt.Errorf("%s cannot be trained; see the problems above", args[0])}
-			}
-			return nil
-		},
-		ValidArgsFunction: func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-			var names []string
-			for _, n := range savedmodels.BuiltinNames() {
-				if strings.HasPrefix(contract.BuiltinPrefix+n, typed) {
-					names = append(names, contract.BuiltinPrefix+n)
-				}
-			}
-			return names, cobra.ShellCompDirectiveFilterDirs
+			return err
 		},
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"steadyfit/cluster"
-	"steadyfit/internal/bytesize"
+	"steadyfit/internal/texts"
 	"steadyfit/memory"
 )
 
@@ -104,7 +104,8 @@ func (j *kubernetesJob) checkFailures(t *testing.T, ranks bool) {
 	require.NotNil(t, rules[0].OnExitCodes)
 	assert.Equal(t, "FailJob", rules[0].Action)
 	assert.Equal(t, "In", rules[0].OnExitCodes.Operator)
-	assert.Equal(t, []int{exitUsage, exitEnvironment, exitDiverged}, rules[0].OnExitCodes.Values, "all others are tried again")
+	assert.Equal(t, []int{exitUsage, exitEnvironment, exitDiverged}, rules[0].OnExitCodes.Values,
+		"all others are tried again")
 	assert.Equal(t, "Ignore", rules[1].Action)
 	assert.Equal(t, "True", rules[1].OnPodConditions[0].Status)
 }
@@ -142,7 +143,7 @@ func decode[T any](t *testing.T, node *yaml.Node) (object struct {
 // parsed returns the command that a container runs, with its parsed flags.
 func parsed(t *testing.T, args []string) *cobra.Command {
 	t.Helper()
-	root := newRoot(io.Discard, io.Discard)
+	root := newRoot(newSettings(), io.Discard, io.Discard)
 	cmd, rest, err := root.Find(args)
 	require.NoError(t, err)
 	require.NoError(t, cmd.ParseFlags(rest), "%v", args)
@@ -169,13 +170,15 @@ func TestKubernetesJob(t *testing.T) {
 		require.True(t, f.Changed, "--%s is not given", name)
 		return f.Value.String()
 	}
-	for _, name := range []string{"supervise", "resume", "memory-growth"} {
+	assert.Equal(t, "5m", flag("supervise"))
+	for _, name := range []string{"resume", "memory-growth"} {
 		assert.Equal(t, "true", flag(name), name)
 	}
-	assert.Equal(t, "cgroup", flag("memory-budget-of"))
-	budget, err := bytesize.Parse[memory.Bytes](flag("memory-budget"))
+	size, of, _ := strings.Cut(flag("memory-budget"), ":")
+	assert.Equal(t, "cgroup", of)
+	budget, err := texts.ParseBytes[memory.Bytes](size)
 	require.NoError(t, err)
-	limit, err := bytesize.Parse[memory.Bytes](fit.Resources.Limits["memory"] + "B")
+	limit, err := texts.ParseBytes[memory.Bytes](fit.Resources.Limits["memory"] + "B")
 	require.NoError(t, err)
 	assert.Less(t, budget, limit*19/20, "what comes within a step has to fit between budget and limit")
 	assert.Greater(t, budget, limit/2)
@@ -204,7 +207,8 @@ func TestKubernetesClusters(t *testing.T) {
 	assert.Equal(t, "None", service.Spec.ClusterIP)
 	assert.True(t, service.Spec.Publish)
 	assert.Equal(t, job.Spec.Template.Metadata.Labels, service.Spec.Selector)
-	assert.Equal(t, service.Metadata.Name, job.Spec.Template.Spec.Subdomain, "pods have names only in the domain of the service")
+	assert.Equal(t, service.Metadata.Name, job.Spec.Template.Spec.Subdomain,
+		"pods have names only in the domain of the service")
 
 	tf := manifests(t, "tfjob.yaml")
 	tfJob := decode[struct {
@@ -263,14 +267,16 @@ func TestKubernetesClusters(t *testing.T) {
 				}
 			}
 			return env
-		}, []string{job.Metadata.Name + "-0." + service.Metadata.Name + ":2222", job.Metadata.Name + "-1." + service.Metadata.Name + ":2222"}},
+		}, []string{job.Metadata.Name + "-0." + service.Metadata.Name + ":2222", job.Metadata.Name + "-1." +
+			service.Metadata.Name + ":2222"}},
 		{tf, worker.Replicas, worker.Template, func(rank int) map[string]string {
 			return map[string]string{"TF_CONFIG": fmt.Sprintf(`{"cluster":{"worker":["%[1]s-worker-0.ns.svc:2222","%[1]s-worker-1.ns.svc:2222"]},"task":{"type":"worker","index":%[2]d},"environment":"cloud"}`,
 				tfJob.Metadata.Name, rank)}
 		}, []string{"fine-tune-worker-0.ns.svc:2222", "fine-tune-worker-1.ns.svc:2222"}},
 		{trainer, trainJob.Spec.Trainer.Nodes, node, func(rank int) map[string]string {
 			name := trainJob.Metadata.Name
-			return map[string]string{"PET_NNODES": strconv.Itoa(trainJob.Spec.Trainer.Nodes), "PET_NPROC_PER_NODE": "4", "PET_NODE_RANK": strconv.Itoa(rank),
+			return map[string]string{"PET_NNODES": strconv.Itoa(trainJob.Spec.Trainer.Nodes), "PET_NPROC_PER_NODE": "4",
+				"PET_NODE_RANK":   strconv.Itoa(rank),
 				"PET_MASTER_ADDR": name + "-node-0-0." + name, "PET_MASTER_PORT": "29500"}
 		}, []string{"fine-tune-node-0-0.fine-tune:29500", "fine-tune-node-0-1.fine-tune:29500"}},
 	} {
@@ -293,8 +299,8 @@ func TestKubernetesClusters(t *testing.T) {
 		require.Len(t, c.pod.Spec.Containers, 1)
 		cmd := parsed(t, c.pod.Spec.Containers[0].Args)
 		assert.Equal(t, "fit", cmd.Name())
-		for _, name := range []string{"supervise", "resume"} {
-			assert.Equal(t, "true", cmd.Flags().Lookup(name).Value.String(), name)
+		for name, want := range map[string]string{"supervise": "5m", "resume": "true"} {
+			assert.Equal(t, want, cmd.Flags().Lookup(name).Value.String(), name)
 		}
 		for _, name := range []string{"model", "data", "checkpoints", "history", "out"} {
 			path := cmd.Flags().Lookup(name).Value.String()

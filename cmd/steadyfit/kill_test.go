@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,20 +21,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit"
 	"steadyfit/internal/child"
+	"steadyfit/supervise"
 )
 
 // argsEnv makes the test binary run the program, with these arguments as JSON.
 const argsEnv = "STEADYFIT_TEST_ARGS"
+
+// chosenEnv makes the program train in a child process with this configuration, as if autotune had chosen it.
+const chosenEnv = "STEADYFIT_TEST_CHOSEN"
 
 // noMemoryEnv makes the first process of a supervised training crash in one of the ways of
 // noMemory, with that signal and message.
 const noMemoryEnv = "STEADYFIT_TEST_NO_MEMORY"
 
 var noMemory = map[string]string{
-	"malloc": fmt.Sprintf("%d:terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc", syscall.SIGABRT),
-	"pool":   fmt.Sprintf("%d:W0000 op_kernel.cc:1858] OP_REQUIRES failed at mkl_util.h:848 : RESOURCE_EXHAUSTED: OOM when allocating tensor", syscall.SIGSEGV),
+	"malloc": fmt.Sprintf("%d:terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
+		syscall.SIGABRT),
+	"pool": fmt.Sprintf("%d:W0000 op_kernel.cc:1858] OP_REQUIRES failed at mkl_util.h:848 : RESOURCE_EXHAUSTED: OOM "+
+		"when allocating tensor", syscall.SIGSEGV),
 }
 
 // asProgram runs the program if this process is to be the program or one of its children.
@@ -48,18 +54,30 @@ func asProgram() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if how := os.Getenv(noMemoryEnv); how != "" && strings.Contains(os.Getenv(child.SupervisedEnv), `"attempt":1,`) {
-		signal, said, _ := strings.Cut(how, ":")
-		fmt.Fprintln(os.Stderr, said)
-		number, _ := strconv.Atoi(signal)
-		_ = syscall.Kill(os.Getpid(), syscall.Signal(number))
-		select {}
+	if len(os.Args) == 1 { // otherwise a child process of the program, such as a run of matrix
+		os.Args = append(os.Args, args...)
 	}
-	if len(os.Args) == 1 { // a rank of launch has its own arguments
-		os.Args = append(os.Args[:1], args...)
+	if chosen := os.Getenv(chosenEnv); chosen != "" {
+		err := supervise.Run(context.Background(), supervise.Options{Restarts: -1}, "train",
+			map[string]any{"child": fitSpec{Args: args}, "chosen": json.RawMessage(chosen)})
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(supervise.ExitCode(err))
 	}
 	main()
 	os.Exit(0)
+}
+
+// crashWithoutMemory crashes the first child of a supervised training if noMemoryEnv says how.
+func crashWithoutMemory() {
+	how := os.Getenv(noMemoryEnv)
+	if how == "" || !strings.Contains(os.Getenv(child.SupervisedEnv), `"attempt":1,`) {
+		return
+	}
+	signal, said, _ := strings.Cut(how, ":")
+	fmt.Fprintln(os.Stderr, said)
+	number, _ := strconv.Atoi(signal)
+	_ = syscall.Kill(os.Getpid(), syscall.Signal(number))
+	select {}
 }
 
 // program returns the command with these arguments, as a child process.
@@ -74,8 +92,10 @@ func program(t testing.TB, args ...string) *exec.Cmd {
 
 // TestInterruptExitsWith130 asserts the exit code, which the scripts of testdata/script cannot
 // see for a program in the background.
+//
+//lane:skip race (ends processes)
 func TestInterruptExitsWith130(t *testing.T) {
-	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		dir := t.TempDir()
 		cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "1000000",
 			"--history", filepath.Join(dir, "history.jsonl"), "--checkpoints", filepath.Join(dir, "ckpt"))
@@ -123,13 +143,14 @@ type trial struct {
 }
 
 // loraModel has a frozen base, so that its checkpoints hold only what training changes.
-const loraModel = "../../adapter/testdata/digits-lora"
+const loraModel = "../../session/testdata/digits-lora"
 
 // fit trains into the folder of that name, with a checkpoint every 3 steps.
 func (r trial) fit(t *testing.T, name string, flags ...string) *exec.Cmd {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Join(r.dir, name), 0o777))
-	return program(t, append([]string{"fit", "--model", cmp.Or(r.model, "builtin:digits-cnn"), "--data", "builtin:digits", "--validation", "0.2",
+	return program(t, append([]string{"fit", "--model", cmp.Or(r.model, "builtin:digits-cnn"), "--data", "builtin:digits",
+		"--validation", "0.2",
 		"--epochs", "12", "--seed", "7", "--every", "3steps", "--resume",
 		"--checkpoints", filepath.Join(r.dir, name, "ckpt"), "--history", filepath.Join(r.dir, name, "history.jsonl"),
 		"--out", filepath.Join(r.dir, name, "model")}, flags...)...)
@@ -147,7 +168,7 @@ func (r trial) outcome(t *testing.T, name string) (weights []byte, losses []stri
 		require.NoError(t, json.Unmarshal(line, &r))
 		losses = append(losses, string(r["epoch"])+" "+string(r["step"])+" "+string(r["loss"])+" "+string(r["accuracy"])+" "+string(r["val_loss"]))
 	}
-	found, err := checkpoint.List(filepath.Join(r.dir, name, "ckpt"))
+	found, err := fit.Checkpoints(filepath.Join(r.dir, name, "ckpt"))
 	require.NoError(t, err)
 	for _, c := range found {
 		require.NoError(t, c.Err)
@@ -195,6 +216,9 @@ func undisturbedOn(t *testing.T, model string) whole {
 // TestKilledRunsResumeBitForBit kills runs with SIGKILL at random moments, from the start of the
 // process to the middle of a checkpoint, and resumes them until they are done. Model and losses
 // must be those of an undisturbed run, bit for bit.
+//
+//lane:skip race (ends processes)
+//lane:run soak
 func TestKilledRunsResumeBitForBit(t *testing.T) {
 	kills := killsOr(t, 4)
 	t.Run("whole", func(t *testing.T) { killAndResume(t, "", kills) })
@@ -260,6 +284,9 @@ func killAndResume(t *testing.T, model string, kills int) {
 // TestSupervisedRunsEndAsUndisturbed kills supervised runs at random moments, also in the middle
 // of checkpoints: by SIGKILL, by SIGSEGV, and by SIGSTOP, which makes a hang that the deadline
 // ends. Only the supervisor restarts them.
+//
+//lane:skip race (ends processes)
+//lane:run soak
 func TestSupervisedRunsEndAsUndisturbed(t *testing.T) {
 	kills := killsOr(t, 3)
 	t.Run("whole", func(t *testing.T) { killSupervised(t, "", kills) })
@@ -276,7 +303,7 @@ func killSupervised(t *testing.T, model string, kills int) {
 	d := newDisturbance(t, kills, want.took)
 	for run := 0; d.killed < kills; run++ {
 		name := "run" + strconv.Itoa(run)
-		cmd := r.fit(t, name, "--supervise", "--deadline", deadline.String(), "--restarts", "1000000")
+		cmd := r.fit(t, name, "--supervise="+deadline.String())
 		d.run(t, cmd, func() (int, syscall.Signal) { return childOf(cmd.Process.Pid), signals[d.killed%len(signals)] })
 		weights, losses := r.outcome(t, name)
 		assert.Equal(t, want.losses, losses, "%s, %d kills so far", name, d.killed)
@@ -336,13 +363,16 @@ func (d *disturbance) run(t *testing.T, cmd *exec.Cmd, next func() (pid int, sig
 
 // TestVersionOfASupervisedTraining kills the process of a supervised training when the trained
 // version has appeared. The next process must not write another one.
+//
+//lane:skip race (ends processes)
 func TestVersionOfASupervisedTraining(t *testing.T) {
 	killed := 0
 	for range 3 {
 		dir := t.TempDir()
 		versions := filepath.Join(dir, "versions")
-		cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--steps-per-epoch", "5", "--auto", "off",
-			"--checkpoints", filepath.Join(dir, "ckpt"), "--out-version", versions, "--supervise", "--restarts", "1000000")
+		cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--steps-per-epoch", "5", "--auto",
+			"off",
+			"--checkpoints", filepath.Join(dir, "ckpt"), "--out-version", versions, "--supervise")
 		var output bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &output, &output
 		require.NoError(t, cmd.Start())
@@ -364,8 +394,10 @@ func TestVersionOfASupervisedTraining(t *testing.T) {
 }
 
 // TestKilledBeforeTheFirstCheckpoint kills supervised runs before their first checkpoint, when
-// the history already has lines. Each epoch must be in the history once, as must the epochs of
-// the earlier run in the same file.
+// the history already has lines. Each epoch must be in the history once. The lines of an earlier
+// training in the same file are gone.
+//
+//lane:skip race (ends processes)
 func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	r := trial{dir: t.TempDir()}
 	want := undisturbed(t)
@@ -373,7 +405,7 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
 	require.NoError(t, os.WriteFile(path, want.history, 0o666))
 
-	cmd := r.fit(t, "run", "--every", "100epochs", "--supervise", "--restarts", "1000000")
+	cmd := r.fit(t, "run", "--every", "100epochs", "--supervise")
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	require.NoError(t, cmd.Start())
@@ -387,7 +419,8 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		pid := childOf(cmd.Process.Pid)
-		if lines := bytes.Count(text[min(len(want.history), len(text)):], []byte{'\n'}); lines == 0 || pid == 0 || pid == last {
+		earlier := bytes.Equal(text, want.history)
+		if lines := bytes.Count(text, []byte{'\n'}); earlier || lines == 0 || pid == 0 || pid == last {
 			select {
 			case err := <-done:
 				require.NoError(t, err, "%s", &output)
@@ -402,7 +435,7 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	}
 	require.NoError(t, <-done, "%s", &output)
 	weights, losses := r.outcome(t, "run")
-	assert.Equal(t, append(slices.Clone(want.losses), want.losses...), losses)
+	assert.Equal(t, want.losses, losses)
 	assert.True(t, bytes.Equal(want.weights, weights), "the weights differ")
 }
 
@@ -428,6 +461,8 @@ func childOf(pid int) int {
 
 // TestOutOfMemory runs out of oneDNN's pool, which is limited to less than a step takes.
 // TensorFlow waits 10 s for memory before it reports the error.
+//
+//lane:skip onednn (sets oneDNN itself)
 func TestOutOfMemory(t *testing.T) {
 	if raceDetector() {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
@@ -440,7 +475,8 @@ func TestOutOfMemory(t *testing.T) {
 		data.Field{Name: "y", Array: data.Array{Shape: []int{n, 1}, Values: make([]float32, n)}})
 	run := func(capped bool, code int, args ...string) string {
 		t.Helper()
-		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", samples, "--batch", "65536", "--checkpoints", filepath.Join(dir, "ckpt")}, args...)...)
+		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", samples, "--batch", "65536",
+			"--checkpoints", filepath.Join(dir, "ckpt")}, args...)...)
 		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1") // a run resumes only with the setting of its checkpoint
 		if capped {
 			cmd.Env = append(cmd.Env, "TF_MKL_ALLOC_MAX_BYTES=40000000")
@@ -458,12 +494,11 @@ func TestOutOfMemory(t *testing.T) {
 	run(false, 0, "--epochs", "1", "--seed", "1")
 
 	text := run(true, 5, "--epochs", "2", "--seed", "1", "--resume")
-	assert.Contains(t, text, "Current usage from device")
 	assert.Contains(t, text, "mklcpu")
 	assert.Contains(t, text, "--on-oom microbatch")
 	assert.Contains(t, text, "ckpt-2, continue with --resume")
 
-	text = run(true, 5, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "restart", "--supervise", "--restarts", "0")
+	text = run(true, 5, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "restart", "--supervise")
 	assert.Contains(t, text, "RESOURCE_EXHAUSTED")
 	assert.Contains(t, text, "a new process may get further")
 	assert.Contains(t, text, "gave up")
@@ -491,6 +526,8 @@ func writeArrays(t *testing.T, fields ...data.Field) (dir string) {
 // memory from malloc. TensorFlow then reports a tensor that it cannot allocate, but crashes if
 // the buffer of a kernel cannot be allocated (std::bad_alloc). Under supervision the run ends
 // successfully in both cases, with micro-batches.
+//
+//lane:skip onednn (sets oneDNN itself)
 func TestOutOfMemoryOfMalloc(t *testing.T) {
 	if raceDetector() {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
@@ -500,7 +537,8 @@ func TestOutOfMemoryOfMalloc(t *testing.T) {
 	want, _ := trainImages(t, samples, 0, []string{"TF_ENABLE_ONEDNN_OPTS=0"})
 	// This is above the memory of the process with the model loaded, and about 100 MiB below the
 	// need of a step on a whole batch.
-	have, events := trainImages(t, samples, 700<<20, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "--checkpoints", filepath.Join(t.TempDir(), "ckpt"), "--on-oom", "microbatch", "--supervise")
+	have, events := trainImages(t, samples, 700<<20, []string{"TF_ENABLE_ONEDNN_OPTS=0"}, "--checkpoints",
+		filepath.Join(t.TempDir(), "ckpt"), "--on-oom", "microbatch", "--supervise")
 	assert.InEpsilonSlice(t, want, have, 1e-3)
 	assert.Contains(t, events, "oom")
 }
@@ -509,6 +547,8 @@ func TestOutOfMemoryOfMalloc(t *testing.T) {
 // reports that a tensor cannot be allocated, but some kernels crash, since they use it
 // regardless (SIGSEGV, or SIGABRT if they check). Supervision treats that as a lack of memory,
 // and the run ends successfully with micro-batches.
+//
+//lane:skip onednn (sets oneDNN itself)
 func TestOutOfMemoryOfKernels(t *testing.T) {
 	if raceDetector() {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
@@ -517,7 +557,8 @@ func TestOutOfMemoryOfKernels(t *testing.T) {
 	samples := imageArrays(t)
 	pool := []string{"TF_ENABLE_ONEDNN_OPTS=1"}
 	want, _ := trainImages(t, samples, 0, pool)
-	have, events := trainImages(t, samples, 0, append(pool, "TF_MKL_ALLOC_MAX_BYTES=400000000"), "--checkpoints", filepath.Join(t.TempDir(), "ckpt"), "--on-oom", "microbatch", "--supervise")
+	have, events := trainImages(t, samples, 0, append(pool, "TF_MKL_ALLOC_MAX_BYTES=400000000"), "--checkpoints",
+		filepath.Join(t.TempDir(), "ckpt"), "--on-oom", "microbatch", "--supervise")
 	assert.InEpsilonSlice(t, want, have, 1e-3)
 	assert.Contains(t, events, "oom")
 }
@@ -537,10 +578,12 @@ func imageArrays(t *testing.T) string {
 
 // trainImages trains on samples in an environment, with at most limit bytes of data if limit is
 // not 0.
-func trainImages(t *testing.T, samples string, limit int, environment []string, args ...string) (losses []float64, events string) {
+func trainImages(t *testing.T, samples string, limit int, environment []string, args ...string) (losses []float64,
+	events string) {
 	t.Helper()
 	history := filepath.Join(t.TempDir(), "history.jsonl")
-	cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", samples, "--epochs", "3", "--seed", "1", "--history", history,
+	cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", samples, "--epochs", "3", "--seed",
+		"1", "--history", history,
 		"--intra-threads", "2", "--inter-threads", "2"}, args...)...) // thread stacks count towards the limit
 	cmd.Env = append(cmd.Env, environment...)
 	if limit > 0 {
@@ -562,6 +605,8 @@ func trainImages(t *testing.T, samples string, limit int, environment []string, 
 // TestProcessThatRanOutOfMemory makes the first process of a supervised training crash like a
 // process whose allocation failed, before its first step. The next process starts with two
 // micro-batches.
+//
+//lane:skip race (ends processes)
 func TestProcessThatRanOutOfMemory(t *testing.T) {
 	for name, value := range noMemory {
 		t.Run(name, func(t *testing.T) { runOutOfMemory(t, value) })
@@ -572,7 +617,8 @@ func runOutOfMemory(t *testing.T, how string) {
 	t.Parallel()
 	dir := t.TempDir()
 	history := filepath.Join(dir, "history.jsonl")
-	cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "1", "--steps-per-epoch", "2", "--history", history,
+	cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "1", "--steps-per-epoch",
+		"2", "--history", history,
 		"--checkpoints", filepath.Join(dir, "ckpt"), "--on-oom", "microbatch", "--supervise")
 	cmd.Env = append(cmd.Env, noMemoryEnv+"="+how)
 	out, err := cmd.CombinedOutput()

@@ -1,15 +1,20 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
-	"os"
-	"strconv"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"steadyfit/internal/launch"
+	"steadyfit/cluster"
+	"steadyfit/supervise"
+	"steadyfit/train"
 )
 
 func newLaunch(s *settings) *cobra.Command {
@@ -20,10 +25,11 @@ func newLaunch(s *settings) *cobra.Command {
 trains on its part of every batch. Rank 0 writes the results; the lines that the
 others log begin with their rank.
 
-When a rank fails, launch stops the others and exits with its code, unless the
---min-workers of fit are left. With fit --supervise, each rank restarts by itself.
-Ctrl-C is passed to all ranks.`,
-		Example: `  steadyfit launch --workers 4 -- fit --model my/model --data train.npz --batch 128 --checkpoints ckpt --supervise --out my/trained`,
+launch supervises its ranks: with --checkpoints, a rank that dies or hangs is started
+again, and all continue from the last checkpoint, as with fit --supervise. When a
+rank fails for good, launch stops the others and exits with its code. Ctrl-C is
+passed to all ranks.`,
+		Example: `  steadyfit launch --workers 4 -- fit --model my/model --data train.npz --batch 128 --checkpoints ckpt --out my/trained`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] != "fit" {
 				return errors.New("launch needs fit and its flags, as in launch --workers 2 -- fit --epochs 3")
@@ -36,62 +42,142 @@ Ctrl-C is passed to all ranks.`,
 	return cmd
 }
 
-// launchGrace is the time for a step and a checkpoint after Ctrl-C. A second Ctrl-C ends launch and the
-// ranks at once.
+// launchGrace is the time for a step and a checkpoint after Ctrl-C. A second Ctrl-C ends the ranks at once.
 const launchGrace = 10 * time.Minute
 
-func (s *settings) launch(cmd *cobra.Command, args []string) error {
-	fit, _, err := newRoot(cmd.OutOrStdout(), cmd.ErrOrStderr()).Find(args)
-	if err != nil {
-		return err
-	}
-	if err := checkRank(fit, args[1:]); errors.Is(err, pflag.ErrHelp) {
-		return fit.Help()
-	} else if err != nil {
-		return err
-	}
-	least, err := strconv.Atoi(fit.Flags().Lookup("min-workers").Value.String())
-	if err != nil {
-		return err
-	}
-	batch, err := strconv.Atoi(fit.Flags().Lookup("batch").Value.String())
-	switch {
-	case err != nil:
-		return err
-	case least > s.ranks:
-		return usagef("--min-workers %d: launch starts %d ranks; expected at most that many", least, s.ranks)
-	case batch < s.ranks:
-		return usagef("--batch %d: launch starts %d ranks, which share each batch; expected at least that many", batch, s.ranks)
-	}
-	program := []string{os.Args[0]}
-	for _, name := range []string{"tensorflow", "verbose"} {
-		if f := cmd.Flags().Lookup(name); f.Changed {
-			program = append(program, "--"+name+"="+f.Value.String())
-		}
-	}
-	err = launch.Run(cmd.Context(), launch.Options{
-		Args: append(program, args...), Ranks: s.ranks, MinRanks: least, Stderr: cmd.ErrOrStderr(), Grace: launchGrace, Log: newLog(cmd.ErrOrStderr()),
-	})
-	var failed *launch.Error
-	if errors.As(err, &failed) {
-		return &coded{failed.Code, err}
-	}
-	return err
+// endedRank is a rank that has ended for good.
+type endedRank struct {
+	*settings
+	result train.Result
+	err    error
 }
 
-// checkRank returns an error about flags of fit that would fail in every rank, or make all of them
-// the same rank.
-func checkRank(fit *cobra.Command, args []string) error {
-	if err := fit.ParseFlags(args); err != nil {
-		return fit.FlagErrorFunc()(fit, err)
+func (s *settings) launch(cmd *cobra.Command, args []string) error {
+	addresses, err := cluster.FreeAddresses(s.ranks)
+	if err != nil {
+		return usagef("--workers: %w", err)
 	}
-	if err := settle(fit.Flags(), fit.Flag("config").Value.String()); err != nil {
-		return err
+	var global []string
+	if f := cmd.Flags().Lookup("tensorflow"); f.Changed {
+		global = append(global, "--tensorflow="+f.Value.String())
 	}
-	for _, name := range []string{"workers-file", "rank"} {
-		if fit.Flags().Changed(name) {
-			return usagef("--%s: launch gives each rank its address; leave it out", name)
+	out := &output{w: cmd.ErrOrStderr()}
+	ranks := make([]*settings, s.ranks)
+	for i := range ranks {
+		log := &lines{out: out}
+		if i > 0 {
+			log.prefix = fmt.Sprintf("[rank %d] ", i)
+		}
+		defer log.flush()
+		spec := fitSpec{append(global, args...), &cluster.Cluster{Workers: addresses, Rank: i, From: "launch"}}
+		if ranks[i], err = spec.configure(cmd.OutOrStdout(), log); err != nil || !ranks[i].configured { // as after --help
+			return err
 		}
 	}
-	return nil
+	if batch := ranks[0].Loop.Batch; batch < s.ranks {
+		return usagef("--batch %d: launch starts %d ranks, which share each batch; expected at least that many", batch,
+			s.ranks)
+	}
+	ctx, stop := context.WithCancel(cmd.Context())
+	defer stop()
+	ended := make(chan endedRank)
+	for _, r := range ranks {
+		go func() {
+			result, err := train.Run(ctx, r.Config)
+			ended <- endedRank{r, result, err}
+		}()
+	}
+	first, failed := await(ended, len(ranks), stop)
+	switch {
+	case failed == nil:
+		return first.printResult(cmd.OutOrStdout(), first.result)
+	case cmd.Context().Err() != nil && first.err != nil:
+		failed = &first // it has the checkpoints
+	}
+	return failed.describe(len(ranks))
+}
+
+// await waits until all ranks have ended. It returns rank 0, and the rank whose error is that of launch; nil
+// if the training is complete. When a rank fails, await stops the others.
+func await(ended <-chan endedRank, ranks int, stop func()) (first endedRank, failed *endedRank) {
+	for range ranks {
+		r := <-ended
+		if r.Cluster.Rank == 0 {
+			first = r
+		}
+		if r.err == nil || failed != nil && !failed.followed() {
+			continue
+		}
+		if failed == nil || !r.followed() {
+			failed = &r
+		}
+		stop()
+	}
+	return first, failed
+}
+
+// followed reports whether a rank failed only because another one was lost.
+func (r *endedRank) followed() bool {
+	var e *supervise.Error
+	return errors.As(r.err, &e) && len(e.Crashes) > 0 &&
+		!slices.ContainsFunc(e.Crashes, func(c supervise.Crash) bool { return !c.Peer })
+}
+
+// describe returns the error of a rank with what helps to continue.
+func (r *endedRank) describe(ranks int) error {
+	err := r.explainNoGPU(r.err)
+	var died *supervise.Error
+	switch {
+	case !errors.As(err, &died) || len(died.Crashes) == 0:
+	case r.Checkpoints.Folder == "":
+		err = fmt.Errorf("%w\nwithout --checkpoints, a rank that dies cannot resume", err)
+	case r.Cluster.Rank == 0:
+		err = withCheckpoint(err, r.Checkpoints.Folder)
+	}
+	return fmt.Errorf("rank %d of %d: %w", r.Cluster.Rank, ranks, err)
+}
+
+// output is written by several ranks at a time.
+type output struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+// Write never fails, since a rank continues without a reader.
+func (o *output) Write(text []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, _ = o.w.Write(text)
+	return len(text), nil
+}
+
+// lines writes whole lines to an output, each after a prefix.
+type lines struct {
+	out    *output
+	prefix string
+	mu     sync.Mutex
+	rest   []byte // the beginning of a line
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rest = append(l.rest, b...)
+	for {
+		line, rest, complete := bytes.Cut(l.rest, []byte("\n"))
+		if !complete {
+			return len(b), nil
+		}
+		fmt.Fprintf(l.out, "%s%s\n", l.prefix, line)
+		l.rest = rest
+	}
+}
+
+// flush writes the rest, with the end of a line, when nothing more is written.
+func (l *lines) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.rest) > 0 {
+		fmt.Fprintf(l.out, "%s%s\n", l.prefix, l.rest)
+	}
 }

@@ -11,6 +11,8 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
+
+	"steadyfit/train"
 )
 
 // The training loop stays on the first thread of the process. On that thread, glibc grows and
@@ -20,7 +22,12 @@ import (
 func init() { runtime.LockOSThread() }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	train.Init(configureChild)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	context.AfterFunc(ctx, stop) // a second signal ends a run that hangs
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -28,10 +35,11 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot(stdout, stderr)
+	s := newSettings()
+	s.fitSpec.Args = args
+	root := newRoot(s, stdout, stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	noteRenamed(stderr, root.Annotations) // last, since the process may have restarted itself
 	if err != nil {
 		fmt.Fprintf(stderr, "steadyfit: %s\n", message(err))
 	}

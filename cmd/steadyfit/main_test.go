@@ -19,11 +19,14 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"steadyfit/data"
-	"steadyfit/internal/allocator"
 	"steadyfit/internal/tflibrary"
+	"steadyfit/internal/tfprocess"
+	"steadyfit/train"
 )
 
 func TestMain(m *testing.M) {
+	crashWithoutMemory()
+	train.Init(configureChild)
 	// Long trainings that are interrupted start without --auto; auto.txtar tests the choice.
 	if _, set := os.LookupEnv(autoEnv); !set {
 		if err := os.Setenv(autoEnv, "off"); err != nil {
@@ -57,7 +60,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
 			e.Setenv(tflibrary.EnvLibrary, location.Library)
 			e.Setenv("MODELS", models)
-			e.Setenv("ADAPTER", filepath.Join(models, "../../adapter/testdata"))
+			e.Setenv("ADAPTER", filepath.Join(models, "../../session/testdata"))
 			// The scripts pass with oneDNN on and off.
 			if value, ok := os.LookupEnv("TF_ENABLE_ONEDNN_OPTS"); ok {
 				e.Setenv("TF_ENABLE_ONEDNN_OPTS", value)
@@ -71,8 +74,8 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			case "gpu":
 				_, err := os.Stat("/dev/nvidiactl")
 				return err == nil, nil
-			case allocator.Jemalloc:
-				_, err := allocator.Find(name)
+			case tfprocess.Jemalloc:
+				_, err := tfprocess.FindAllocator(name)
 				return err == nil, nil
 			}
 			return false, fmt.Errorf("no condition %q", name)
@@ -90,7 +93,10 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 // raceDetector reports whether this program has the race detector.
 func raceDetector() bool {
 	info, ok := debug.ReadBuildInfo()
-	return ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" })
+	return ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {
+		return s.Key == "-race" &&
+			s.Value == "true"
+	})
 }
 
 // waitFor PATTERN waits until a file that matches the pattern exists.
@@ -172,14 +178,16 @@ func digits(ts *testscript.TestScript, neg bool, args []string) {
 		var written [10]int
 		for i, class := range y {
 			image := &image.Gray{Pix: bytes[64*i : 64*i+64], Stride: 8, Rect: image.Rect(0, 0, 8, 8)}
-			write(fmt.Sprintf("images/%d/%04d.png", class, written[class]), func(w io.Writer) error { return png.Encode(w, image) })
+			write(fmt.Sprintf("images/%d/%04d.png", class, written[class]),
+				func(w io.Writer) error { return png.Encode(w, image) })
 			written[class]++
 		}
 		write("arrays/x.npy", func(w io.Writer) error {
 			return writeNPY(w, data.Array{Shape: []int{len(y), 8, 8}, Values: bytes})
 		})
 		write("arrays/y.npy", func(w io.Writer) error { return writeNPY(w, b.Fields[1].Array) })
-		for name, a := range map[string]data.Array{"x": {Shape: []int{len(y), 64}, Values: x}, "y": b.Fields[1].Array, "sample_weight": {Shape: []int{len(y)}, Values: make([]float32, len(y))}} {
+		for name, a := range map[string]data.Array{"x": {Shape: []int{len(y), 64}, Values: x}, "y": b.Fields[1].Array,
+			"sample_weight": {Shape: []int{len(y)}, Values: make([]float32, len(y))}} {
 			write("weighted/"+name+".npy", func(w io.Writer) error { return writeNPY(w, a) })
 		}
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -21,15 +19,13 @@ import (
 	"steadyfit/internal/files"
 	"steadyfit/internal/gpu"
 	"steadyfit/internal/lab/loop"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/report"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/native"
-	"steadyfit/internal/tfenv"
-	"steadyfit/internal/tflibrary"
-	"steadyfit/matrix"
+	"steadyfit/internal/texts"
 	"steadyfit/savedmodels"
-	"steadyfit/session"
 	"steadyfit/train"
 )
 
@@ -46,13 +42,6 @@ var quick = struct{ workloads, remedies []string }{
 
 // quickUser has the remedies of --quick with --model.
 var quickUser = []string{"trim", "system-allocator", "batch-half", "micro-4", "reload", "onednn-off"}
-
-// maxPairs and maxJobs limit --pairs and --jobs. No machine can run that many in a day or at
-// once.
-const maxPairs, maxJobs = 1000, 1024
-
-// leastWithin is the minimum value of --within. It is enough for a few runs.
-const leastWithin = 20 * time.Second
 
 // quickPairs is the minimum number of pairs that gives useful intervals.
 const quickPairs = 3
@@ -84,9 +73,6 @@ func newMatrix(s *settings) *cobra.Command {
 the effect of each: whether memory still grows, by how much, with which interval, in
 which layer, and what the remedy costs. Every run is a separate process, one after
 the other; do not use the machine for other work meanwhile.
-
-With several versions in --tensorflow, as in 2.18.1,2.21.0, it does so with each, and
-says in which version a verdict changes.
 
 Two workloads are part of every matrix: W0 does not leak, and W1 leaks a known
 amount. If the measurements disagree, matrix exits with 6.
@@ -134,9 +120,6 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 			return usagef("--baseline: %w", err)
 		}
 	}
-	if versions := strings.Split(s.TensorFlow, ","); len(versions) > 1 {
-		return s.matrixOf(ctx, versions, stdout, stderr)
-	}
 	result, runErr := s.runPlan(ctx, stderr)
 	if result == nil {
 		return runErr
@@ -181,7 +164,8 @@ func (s *settings) runPlan(ctx context.Context, stderr io.Writer) (*matrix.Resul
 	case err != nil && ctx.Err() != nil:
 		fmt.Fprintf(stderr, "interrupted: the same command resumes after the %d completed runs\n", len(result.Runs))
 	case err == nil && !result.Complete:
-		fmt.Fprintf(stderr, "the time of --within is over after %d runs; repeat the command to measure the others\n", len(result.Runs))
+		fmt.Fprintf(stderr, "the time of --within is over after %d runs; repeat the command to measure the others\n",
+			len(result.Runs))
 	}
 	return result, err
 }
@@ -202,10 +186,8 @@ func verdict(result *matrix.Result, broken []string) error {
 // completePlan adds the choices of the flags, and the GPUs of the driver, to the plan.
 func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
 	p := &s.plan
-	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version(), map[string]string{}, map[string]matrix.Command{}
-	if p.Within != 0 && p.Within < leastWithin {
-		return usagef("--within %v: expected at least %v", p.Within, leastWithin)
-	}
+	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version(), map[string]string{},
+		map[string]matrix.Command{}
 	if p.Quick && p.Pairs == 0 {
 		p.Pairs = quickPairs
 	}
@@ -225,8 +207,14 @@ func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
 		}
 		p.Models[w.Model] = m.Dir
 	}
+	if len(p.Runtimes) == 0 {
+		return usagef("--runtime: expected %s", texts.List(matrix.Runtimes(), "or"))
+	}
 	for _, name := range p.Runtimes {
-		command, err := s.runtimeCommand(name)
+		if known := matrix.Runtimes(); !slices.Contains(known, name) {
+			return usagef("--runtime %s: expected %s", name, texts.List(known, "or"))
+		}
+		command, err := matrix.RuntimeCommand(name, s.TensorFlow, s.python)
 		if err != nil {
 			return err
 		}
@@ -239,7 +227,8 @@ func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
 		p.GPU = driver.Source
 	}
 	if reasons := p.Inapplicable(); len(reasons) > 0 {
-		return usagef("--remedies: none of them would change anything: %s; steadyfit matrix --help lists the remedies", strings.Join(reasons, "; "))
+		return usagef("--remedies: none of them would change anything: %s; steadyfit matrix --help lists the remedies",
+			strings.Join(reasons, "; "))
 	}
 	return nil
 }
@@ -251,10 +240,12 @@ func (s *settings) selectRuns() error {
 	if err != nil {
 		return err
 	}
-	if err := checkWorkloads(workloads); err != nil {
-		return err
+	for _, id := range workloads {
+		if _, err := matrix.FindWorkload(id); err != nil && id != matrix.All {
+			return usagef("--workloads: %w", err)
+		}
 	}
-	all := len(workloads) == 0 || slices.Contains(workloads, allOfThem)
+	all := len(workloads) == 0 || slices.Contains(workloads, matrix.All)
 	wanted := append(slices.Clone(calibrationWorkloads), workloads...)
 	for _, w := range matrix.Workloads() {
 		user := w.ID == matrix.User
@@ -265,20 +256,20 @@ func (s *settings) selectRuns() error {
 			p.Workloads = append(p.Workloads, w)
 		}
 	}
-	chosen, err := parseSelection(remedies)
+	chosen, err := matrix.ParseSelection(remedies)
 	if err != nil {
 		return usagef("--remedies: %w", err)
 	}
 	for _, r := range matrix.Remedies() {
-		if chosen.names(r.ID) {
+		if chosen.Names(r.ID) {
 			p.Remedies = append(p.Remedies, r)
 		}
 	}
 	p.Select = func(runtime, workload, remedy string) bool {
 		// Calibration workloads have no remedies unless the flags name them.
-		return (all || slices.Contains(workloads, workload)) && chosen.selects(runtime, workload, remedy)
+		return (all || slices.Contains(workloads, workload)) && chosen.Selects(runtime, workload, remedy)
 	}
-	return checkRuntimes(p.Runtimes)
+	return nil
 }
 
 // named returns the workloads and remedies that the flags name, or that --quick stands for.
@@ -296,34 +287,13 @@ func (s *settings) named() (workloads, remedies []string, err error) {
 	return s.workloads, s.remedies, nil
 }
 
-func checkWorkloads(ids []string) error {
-	for _, id := range ids {
-		if _, err := matrix.FindWorkload(id); err != nil && id != allOfThem {
-			return usagef("--workloads: %w", err)
-		}
-	}
-	return nil
-}
-
-func checkRuntimes(names []string) error {
-	known := matrix.Runtimes()
-	for _, name := range names {
-		if !slices.Contains(known, name) {
-			return usagef("--runtime %s: expected %s", name, strings.Join(known, ", "))
-		}
-	}
-	if len(names) == 0 {
-		return usagef("--runtime: expected at least one of %s", strings.Join(known, ", "))
-	}
-	return nil
-}
-
 func (s *settings) checkUser() error {
 	p := &s.plan
 	if !slices.ContainsFunc(p.Workloads, func(w matrix.Workload) bool { return w.ID == matrix.User }) {
 		for _, name := range []string{"model", "data", "steps", "batch"} {
 			if s.given(name) {
-				return usagef("--%s is for the workload %s, which is not among --workloads; add it, or leave --%s out", name, matrix.User, name)
+				return usagef("--%s is for the workload %s, which is not among --workloads; add it, or leave --%s out", name,
+					matrix.User, name)
 			}
 		}
 		return nil
@@ -345,137 +315,38 @@ func (s *settings) checkUser() error {
 	if p.Data == "" {
 		return nil
 	}
-	ds, err := train.OpenData(m, m.Roles.Train, train.Data{Path: p.Data, OnDisk: train.Never}, "train", data.Pass{Batch: s.Loop.Batch, DropRemainder: true})
+	ds, err := train.OpenData(m, m.Roles.Train, train.Data{Path: p.Data, OnDisk: train.Never}, "train",
+		data.Pass{Batch: s.Loop.Batch, DropRemainder: true})
 	if err == nil {
-		return ds.Close()
-	}
-	var unused *session.UnusedFieldError
-	if errors.As(err, &unused) { // child processes cannot omit fields
-		return usagef("--data: no input of signature %s takes the field %s; give data without it", unused.Signature, unused.Field)
+		err = ds.Close()
 	}
 	return err
 }
 
-func (s *settings) runtimeCommand(name string) (c matrix.Command, err error) {
-	location, err := tflibrary.Locate(s.TensorFlow)
-	if err != nil {
-		return c, err
-	}
-	c = matrix.Command{Env: []string{tflibrary.EnvLibrary + "=" + location.Library}, Libraries: []string{location.Library, location.Framework}}
-	if _, set := os.LookupEnv(tfenv.LogLevel); !set && !s.verbose {
-		c.Env = append(c.Env, tfenv.LogLevel+"="+tfenv.LogWarnings)
-	}
-	var sources []string
-	switch name {
-	case matrix.Go:
-		program, err := os.Executable()
-		if err != nil {
-			return c, err
-		}
-		c.Args, sources = []string{program, runCommand}, []string{program}
-	case matrix.Galeone:
-		program, err := project(filepath.Join("out", "bench", "galeone"), "make bench-build")
-		if err != nil {
-			return c, err
-		}
-		// The program is linked with the libraries of the checkout.
-		runtime := filepath.Join(filepath.Dir(program), "..", "..", ".runtime", "tensorflow")
-		c.Libraries = []string{filepath.Join(runtime, "libtensorflow_cc.so.2"), filepath.Join(runtime, "libtensorflow_framework.so.2")}
-		c.Args, sources = []string{program}, []string{program}
-	case matrix.Keras:
-		if sources, err = s.kerasCommand(&c); err != nil {
-			return c, err
-		}
-	}
-	sum := sha256.New()
-	for _, path := range sources {
-		if text, err := os.ReadFile(path); err == nil {
-			sum.Write(text)
-		}
-	}
-	c.Identity = hex.EncodeToString(sum.Sum(nil)[:12])
-	return c, nil
-}
-
-// kerasCommand completes the command of the runtime keras. It returns the files that affect the
-// results: Python, and the scripts.
-func (s *settings) kerasCommand(c *matrix.Command) (sources []string, err error) {
-	script, err := project(filepath.Join("scripts", "matrix_keras.py"), "a checkout of steadyfit")
-	if err != nil {
-		return nil, err
-	}
-	var python string
-	if s.python == "" {
-		python, err = project(filepath.Join(".runtime", "venv", "bin", "python"), "make venv")
-	} else {
-		python, err = filepath.Abs(s.python)
-	}
-	if err != nil {
-		return nil, err
-	}
-	c.Args = []string{python, script}
-	// The Python environment has its own TensorFlow.
-	if c.Libraries, err = filepath.Glob(filepath.Join(filepath.Dir(python), "..", "lib", "python3*", "site-packages", "tensorflow", "libtensorflow_*.so.2")); err != nil {
-		return nil, err
-	}
-	scripts, err := filepath.Glob(filepath.Join(filepath.Dir(script), "*.py"))
-	return append([]string{python}, scripts...), err
-}
-
-// project returns the path of a file of the checkout. It searches the parents of the working
-// folder and of the program.
-func project(name, source string) (string, error) {
-	var starts []string
-	if wd, err := os.Getwd(); err == nil {
-		starts = append(starts, wd)
-	}
-	if program, err := os.Executable(); err == nil {
-		starts = append(starts, filepath.Dir(program))
-	}
-	for _, dir := range starts {
-		for {
-			path := filepath.Join(dir, name)
-			if info, err := os.Stat(path); err == nil && !info.IsDir() {
-				return path, nil
-			}
-			parent := filepath.Dir(dir)
-			if parent == dir {
-				break
-			}
-			dir = parent
-		}
-	}
-	return "", &coded{exitEnvironment, fmt.Errorf("%s was not found above %s; %s provides it", name, strings.Join(starts, " or "), source)}
-}
-
-// progressPrinter returns a function that updates one line of a terminal. Other writers get a line when
-// a workload begins, at the end, and otherwise at most every minute.
+// progressPrinter returns a function that updates one line of a terminal. Other writers get a line at most
+// every minute, and one at the end.
 func progressPrinter(w io.Writer) func(matrix.Progress) {
 	file, ok := w.(*os.File)
 	terminal := ok && term.IsTerminal(int(file.Fd()))
-	var last string
 	var printed time.Time
 	return func(p matrix.Progress) {
 		if p.Run.ID < 0 {
 			fmt.Fprintf(w, "%d runs\n", p.Total)
 			return
 		}
-		where := fmt.Sprintf("%s %s", p.Run.Runtime, p.Run.Workload)
-		left := ""
+		line := fmt.Sprintf("%d/%d  %s %s  %s", p.Done, p.Total, p.Run.Runtime, p.Run.Workload, p.Run.Remedy)
 		if p.Left > 0 {
-			left = ", " + p.Left.Round(time.Second).String() + " left"
+			line += ", " + p.Left.Round(time.Second).String() + " left"
 		}
 		switch {
+		case terminal && p.Done == p.Total:
+			fmt.Fprint(w, "\r\x1b[K")
 		case terminal:
-			fmt.Fprintf(w, "\r\x1b[K%d/%d  %s  %s%s", p.Done, p.Total, where, p.Run.Remedy, left)
-			if p.Done == p.Total {
-				fmt.Fprint(w, "\r\x1b[K")
-			}
-		case where != last || p.Done == p.Total || time.Since(printed) > time.Minute:
+			fmt.Fprintf(w, "\r\x1b[K%s", line)
+		case p.Done == p.Total || time.Since(printed) > time.Minute:
 			printed = time.Now()
-			fmt.Fprintf(w, "%d/%d  %s%s\n", p.Done, p.Total, where, left)
+			fmt.Fprintln(w, line)
 		}
-		last = where
 	}
 }
 
@@ -517,12 +388,10 @@ func renderReports(dir string, r *matrix.Result) error {
 	return nil
 }
 
-// runCommand is the hidden command for child processes of the runtime go.
-const runCommand = "matrix-run"
-
+// newMatrixRun returns the hidden command for child processes of the runtime go.
 func newMatrixRun(s *settings) *cobra.Command {
 	return &cobra.Command{
-		Use:    runCommand,
+		Use:    matrix.RunCommand,
 		Short:  "Do one run of a matrix; started by matrix",
 		Hidden: true,
 		Args:   noArguments,

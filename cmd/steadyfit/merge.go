@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"steadyfit/internal/notes"
+	"steadyfit/internal/manifest"
 	"steadyfit/session"
 	"steadyfit/train"
 )
@@ -42,26 +42,15 @@ func (s *settings) merge(cmd *cobra.Command) error {
 	if err := session.CheckOutput(s.Out, model); err != nil {
 		return unusable(err)
 	}
-	if _, err := s.load(); err != nil {
-		return err
-	}
-	opened, err := s.openSession(cmd, model, true)
+	opened, err := s.openWith(cmd, model, weights)
 	if err != nil {
 		return err
 	}
 	defer opened.Close()
-	if err := opened.Swap(cmd.Context(), weights); err != nil {
-		return err
-	}
-	record := func(dir string) error {
-		if weights.Record == nil {
-			return nil
-		}
-		return notes.Record(dir, weights.Record)
-	}
+	record := func(dir string) error { return manifest.RecordNotes(dir, weights.Record) }
 	if err := opened.SaveModel(cmd.Context(), s.Out, record); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "merged model: %s\n", s.Out)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "merged model: %s\n", printable(s.Out))
 	return err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,40 +9,28 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"steadyfit/adapter"
 	"steadyfit/data"
-	"steadyfit/internal/autotune"
 	"steadyfit/internal/doctor"
 	"steadyfit/internal/files"
-	"steadyfit/option"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 	"steadyfit/train"
 )
 
-// prepareProcess sets the environment for the device flags, which may restart the process. It
-// warns of flags without effect. A command calls it first.
+// prepareProcess sets the environment variables for the device flags, before TensorFlow is opened. It warns
+// of flags without effect. A command calls it first.
 func (s *settings) prepareProcess(stderr io.Writer) error {
-	if err := s.checkGrowth(); err != nil {
-		return err
+	warnings, err := s.Session.Device.Check(os.Environ())
+	if err == nil {
+		err = session.UseEnvironment(s.Session.Device)
 	}
-	warnings, err := autotune.UseEnvironment(s.Session.Device, s.ReleaseMemory, s.Allocator)
 	if err != nil {
 		return unusable(err)
 	}
 	for _, w := range warnings {
 		notice(stderr, "warning", w)
-	}
-	return nil
-}
-
-// checkGrowth returns an error for --memory-growth=false if an environment variable turns
-// memory growth on. The options cannot express that, because their default is also false.
-func (s *settings) checkGrowth() error {
-	const force = "TF_FORCE_GPU_ALLOW_GROWTH"
-	if value := os.Getenv(force); s.given("memory-growth") && !s.Session.Device.MemoryGrowth && value == "true" {
-		return option.New("Options.MemoryGrowth false", force+` is "true" in the environment, and TensorFlow obeys the variable`, "unset it, or leave the option out")
 	}
 	return nil
 }
@@ -77,25 +64,42 @@ func (s *settings) checkOutputFile(example string) error {
 func (s *settings) openSession(cmd *cobra.Command, model *savedmodels.Model, readOnly bool) (*session.Session, error) {
 	s.Session.ReadOnly = readOnly
 	opened, err := session.OpenModel(cmd.Context(), model, s.Session)
-	return opened, s.explainNoGPU(cmd.Context(), err)
+	return opened, s.explainNoGPU(err)
 }
 
 // loadDevices opens TensorFlow and resolves the precision. It warns if float16 is slow on this
 // machine.
 func (s *settings) loadDevices(cmd *cobra.Command) error {
-	if _, err := s.load(); err != nil {
+	if err := tfprocess.SetLogLevel(tfprocess.LogWarnings); err != nil {
+		return err
+	}
+	if _, err := tfbind.Load(s.TensorFlow); err != nil {
 		return err
 	}
 	warning, err := session.ResolvePrecision(&s.Session.Device)
 	if warning != nil {
 		notice(cmd.ErrOrStderr(), "warning", warning)
 	}
-	return s.explainNoGPU(cmd.Context(), err)
+	return s.explainNoGPU(err)
+}
+
+// compile opens the model to train, and checks that the options allow its training.
+func (s *settings) compile() (*savedmodels.Model, *session.Plan, error) {
+	m, err := train.OpenModel(s.Model, s.LossOutput)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan, err := session.Compile(m, s.Session)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m, plan, plan.Check(s.Loop.Batch, false, s.Loop.LearningRate != nil)
 }
 
 // infer opens the model and its data, and calls do. role returns the signature for the data; if
 // it is empty, the error states the purpose.
-func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string, purpose string, do func(*session.Session, *data.InMemory) error) error {
+func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string, purpose string,
+	do func(*session.Session, *data.InMemory) error) error {
 	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
 		return err
 	}
@@ -120,42 +124,46 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 		return err
 	}
 	defer ds.Close()
-	if err := s.loadDevices(cmd); err != nil {
-		return err
-	}
-	opened, err := s.openSession(cmd, model, true)
+	opened, err := s.openWith(cmd, model, weights)
 	if err != nil {
 		return err
 	}
 	defer opened.Close()
 	ds.UseJPEG(opened.DecodeJPEG)
-	if weights != nil {
-		if err := opened.Swap(cmd.Context(), weights); err != nil {
-			return err
-		}
-	}
 	return do(opened, ds)
 }
 
+// openWith opens TensorFlow and a model with the weights of an adapter, or nil.
+func (s *settings) openWith(cmd *cobra.Command, model *savedmodels.Model, weights *session.Adapter) (*session.Session,
+	error) {
+	if err := s.loadDevices(cmd); err != nil {
+		return nil, err
+	}
+	opened, err := s.openSession(cmd, model, true)
+	if err == nil && weights != nil {
+		if err = opened.Swap(cmd.Context(), weights); err != nil {
+			err = errors.Join(err, opened.Close())
+		}
+	}
+	return opened, err
+}
+
 // readAdapter reads the adapter for a model; nil without --adapter.
-func (s *settings) readAdapter(model *savedmodels.Model) (*adapter.Adapter, error) {
+func (s *settings) readAdapter(model *savedmodels.Model) (*session.Adapter, error) {
 	if s.Adapter == "" {
 		return nil, nil
 	}
-	a, err := adapter.Read(s.Adapter, model.WeightBytes())
-	if err == nil {
-		err = session.CheckAdapter(model, a)
-	}
+	a, err := session.ReadAdapter(s.Adapter, model)
 	return a, unusable(err)
 }
 
 // explainNoGPU adds the missing libraries and drivers to an ErrNoGPU.
-func (s *settings) explainNoGPU(ctx context.Context, err error) error {
+func (s *settings) explainNoGPU(err error) error {
 	if !errors.Is(err, session.ErrNoGPU) {
 		return err
 	}
 	text := ""
-	for _, c := range doctor.Examine(ctx, doctor.Options{TensorFlow: s.TensorFlow, NeedGPU: true}).Checks {
+	for _, c := range doctor.Examine(doctor.Options{TensorFlow: s.TensorFlow, NeedGPU: true}).Checks {
 		if c.Group == "GPU" && c.Status == doctor.Problem {
 			text += fmt.Sprintf("\n  %s: %s", c.Name, c.Found)
 		}
@@ -165,7 +173,7 @@ func (s *settings) explainNoGPU(ctx context.Context, err error) error {
 	case errors.As(err, new(*tfbind.Error)): // the requested GPU is missing, but others exist
 		return &coded{exitEnvironment, fmt.Errorf("%w\nsteadyfit doctor --gpu lists the GPUs of this machine", err)}
 	default:
-		text = "\n  no library is missing; --verbose prints TensorFlow's log"
+		text = "\n  no library is missing; TF_CPP_MIN_LOG_LEVEL=0 prints TensorFlow's log"
 	}
 	return &coded{exitEnvironment, fmt.Errorf("%w%s\nsteadyfit doctor --gpu prints how to fix it", err, text)}
 }

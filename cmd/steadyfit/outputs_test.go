@@ -18,6 +18,7 @@ func TestOutputsAreNotInputs(t *testing.T) {
 	require.NoError(t, os.MkdirAll("images/cat", 0o777))
 	require.NoError(t, os.MkdirAll("out/base", 0o777))
 	require.NoError(t, os.Mkdir("dir.csv", 0o777))
+	require.NoError(t, os.Symlink("images", "link"))
 	require.NoError(t, os.WriteFile("shop.csv", []byte("x,y\n1,0\n"), 0o666))
 	tree := func() string {
 		var all bytes.Buffer
@@ -34,19 +35,37 @@ func TestOutputsAreNotInputs(t *testing.T) {
 	}
 	before := tree()
 	for args, says := range map[string]string{
-		"predict --model images --data shop.csv --out shop.csv":                                    "--out shop.csv: this is the data itself, which would be overwritten; give another path",
-		"predict --model out/base --data images --out images/new/p.csv":                            "--out images/new/p.csv: this is inside the data images, which must not change; give another path",
-		"predict --model images --data shop.csv --out dir.csv":                                     "--out dir.csv: it is a folder; name a file in it, such as dir.csv/predictions.csv",
-		"tune --model images --data shop.csv --out shop.csv":                                       "--out shop.csv: this is the data",
-		"tune --model images --data shop.csv --out images":                                         "--out images: this is the model",
-		"explain --model out/base --data images --out images":                                      "--out images: this is the data",
-		"matrix --model out/base --data images --out images/matrix":                                "--out images/matrix: this is inside the data images",
-		"merge --model out/base --adapter a --out out":                                             "--out out: the model out/base is inside this folder, which would be replaced",
-		"fit --model images --data shop.csv --history ./shop.csv":                                  "--history ./shop.csv: this is the data",
-		"fit --model out/base --data images --history images/cat/h.jsonl":                          "--history images/cat/h.jsonl: this is inside the data images",
-		"fit --model out/base --data shop.csv --validation images --checkpoints images":            "--checkpoints images: this is the validation data",
-		"fit --model out/base --data images --out-version images":                                  "--out-version images: this is the data",
-		"fit --model out/base --data shop.csv --profile steps=2:3,file=shop.csv --learning-rate 1": "--profile shop.csv: this is the data",
+		"predict --model images --data shop.csv --out shop.csv": "--out shop.csv: this " +
+			"is the data itself, which would be overwritten; give another path",
+		"predict --model out/base --data images --out images/new/p.csv": "--out images/new/p.csv: this is inside the data images, which must not change; give another path",
+		"predict --model images --data shop.csv --out dir.csv": "--out dir.csv: it is " +
+			"a folder; name a file in it, such as dir.csv/predictions.csv",
+		"tune --model images --data shop.csv --out shop.csv": "--out shop.csv: this " +
+			"is the data",
+		"tune --model images --data shop.csv --out images": "--out images: this " +
+			"is the model",
+		"explain --model out/base --data images --out images": "--out images: this " +
+			"is the data",
+		"matrix --model out/base --data images --out images/matrix": "--out images/matrix: " +
+			"this is inside the data images",
+		"merge --model out/base --adapter a --out out": "--out out: the model " +
+			"out/base is inside this folder, which would be replaced",
+		"fit --model images --data shop.csv --history ./shop.csv":         "--history ./shop.csv: this is the data",
+		"fit --model out/base --data images --history images/cat/h.jsonl": "--history images/cat/h.jsonl: this is inside the data images",
+		"fit --model out/base --data shop.csv --validation images --checkpoints images": "--checkpoints " +
+			"images: this is the validation data",
+		"fit --model out/base --data images --out-version images": "--out-version " +
+			"images: this is the data",
+		"fit --model out/base --data shop.csv --profile steps=2:3,file=shop.csv --learning-rate 1": "--profile shop.csv: " +
+			"this is the data",
+		"fit --model out/base --data shop.csv --out new --checkpoints ./new":  "--checkpoints ./new: this is inside of --out",
+		"fit --model out/base --data shop.csv --out new --checkpoints new/ck": "--checkpoints new/ck: this is inside of --out",
+		"fit --model out/base --data shop.csv --out new --out-adapter new":    "--out-adapter new: this is inside of --out",
+		"fit --model out/base --data shop.csv --out new --tensorboard new/tb": "--tensorboard new/tb: this is inside of --out",
+		"fit --model out/base --data shop.csv --out new --history new/h.csv": "--history new/h.csv: this is inside of --out, " +
+			"which is replaced as a whole; give another path",
+		"fit --model out/base --data shop.csv --checkpoints link/a --tensorboard out/../images/a": "--tensorboard " +
+			"out/../images/a: --checkpoints has the same path; give another one",
 	} {
 		var stderr strings.Builder
 		assert.Equal(t, exitUsage, run(t.Context(), strings.Fields(args), io.Discard, &stderr), args)
@@ -59,8 +78,9 @@ func TestOutputsAreNotInputs(t *testing.T) {
 func TestOutputErrors(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile("multi.npz", nil, 0o666))
-	err := predict(t.Context(), nil, nil, nil, 1, "multi.npz/new/p.csv", ".csv")
-	assert.EqualError(t, err, "--out multi.npz/new/p.csv: write multi.npz/new: not a directory; a part of the path is a file and no folder: use another path")
+	err := predictions{kind: ".csv"}.write(t.Context(), nil, 1, "multi.npz/new/p.csv")
+	assert.EqualError(t, err, "--out multi.npz/new/p.csv: write multi.npz/new: not a directory; a part of the path is "+
+		"a file and no folder: use another path")
 	assert.Equal(t, exitUsage, exitCode(err))
 	var stderr strings.Builder
 	assert.Equal(t, exitUsage, run(t.Context(), []string{"verify", "multi.npz"}, io.Discard, &stderr))

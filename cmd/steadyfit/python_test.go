@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -56,6 +55,8 @@ func steadyfit(t *testing.T, args ...string) string {
 
 // Python loads a model that was trained here, predicts the same within 1e-5, and continues with
 // the next train step from the same state.
+//
+//lane:run onednn
 func TestPythonPredictsTheSame(t *testing.T) {
 	python(t)
 	dir := t.TempDir()
@@ -103,36 +104,10 @@ print(json.dumps({"difference": max(differences), "samples": len(p), "loss": bef
 	assert.InDelta(t, got.Loss, ours, 1e-5)
 }
 
-// A signature has an input for each part of a ragged tensor, and no dataset has such fields.
-func TestRaggedInputIsRefused(t *testing.T) {
-	dir := t.TempDir()
-	runPython(t, "-c", `
-import sys
-import tensorflow as tf
-class Ragged(tf.Module):
-    def __init__(self):
-        self.w = tf.Variable([1.0])
-    @tf.function(input_signature=[
-        [tf.TensorSpec([None], tf.float32), tf.TensorSpec([None], tf.int64)],
-        tf.RaggedTensorSpec([None, None], tf.float32), tf.TensorSpec([None], tf.float32, name="y")])
-    def train(self, pair, words, y):
-        loss = tf.reduce_mean((tf.reduce_sum(words, axis=1) * self.w - y - pair[0]) ** 2)
-        self.w.assign_sub([0.01 * loss])
-        return {"loss": loss}
-module = Ragged()
-tf.saved_model.save(module, sys.argv[1], signatures={"train": module.train})
-`, dir)
-	const says = "error sparse-input: inputs words, words_1 of signature train are parts of one value (ragged tensor), which cannot be fed"
-	out, err := program(t, "inspect", "--strict", dir).CombinedOutput()
-	var exit *exec.ExitError
-	require.ErrorAs(t, err, &exit)
-	assert.Equal(t, 6, exit.ExitCode())
-	assert.Contains(t, string(out), says)
-	assert.Equal(t, 1, strings.Count(string(out), "sparse-input"), "a list of tensors can be fed")
-}
-
 // Models from scripts of other people train without a change to Go code, with oneDNN on and off:
 // other names, two inputs, an LSTM, an attention block.
+//
+//lane:skip onednn (sets oneDNN itself)
 func TestModelsOfOthersTrain(t *testing.T) {
 	scripts, err := filepath.Glob("../../examples/export/*.py")
 	require.NoError(t, err)
@@ -151,7 +126,8 @@ func TestModelsOfOthersTrain(t *testing.T) {
 			for _, oneDNN := range []string{"0", "1"} {
 				t.Setenv("TF_ENABLE_ONEDNN_OPTS", oneDNN)
 				history := filepath.Join(dir, "history"+oneDNN+".jsonl")
-				args := []string{"fit", "--model", filepath.Dir(models[0]), "--data", datasets[0], "--epochs", "4", "--history", history, "--out", filepath.Join(dir, "out"+oneDNN)}
+				args := []string{"fit", "--model", filepath.Dir(models[0]), "--data", datasets[0], "--epochs", "4", "--history",
+					history, "--out", filepath.Join(dir, "out"+oneDNN)}
 				if filepath.Base(script) == "two_inputs.py" {
 					args = append(args, "--learning-rate", "0.5") // its train signature takes the learning rate as an input
 				}

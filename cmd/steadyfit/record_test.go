@@ -20,7 +20,7 @@ import (
 func TestAdapterKeepsItsRecord(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	const base = "../../adapter/testdata/digits-lora"
+	const base = "../../session/testdata/digits-lora"
 	var header string
 	for i := range 64 {
 		header += fmt.Sprintf("c%d,", i)
@@ -34,7 +34,8 @@ func TestAdapterKeepsItsRecord(t *testing.T) {
 	swapped := strings.ReplaceAll(strings.Replace(header, "c0,c1,", "c1,c0,", 1)+rows, "\n16,3,", "\n3,16,")
 	require.NoError(t, os.WriteFile(in("swapped.csv"), []byte(swapped), 0o666))
 	require.NoError(t, os.WriteFile(in("last.csv"), []byte(header+"label\n"+strings.Repeat("0,", 64)+"class 9\n"), 0o666))
-	c := train.Config{Model: base, Data: train.Data{Path: in("tenant.csv")}, Loop: fit.Loop{Batch: 10, Epochs: 1}, OutAdapter: in("adapter")}
+	c := train.Config{Model: base, Data: train.Data{Path: in("tenant.csv")}, Loop: fit.Loop{Batch: 10, Epochs: 1},
+		OutAdapter: in("adapter")}
 	_, err := train.Run(t.Context(), c)
 	require.NoError(t, err)
 	c.Adapter, c.OutAdapter, c.Data.Path = c.OutAdapter, "", in("swapped.csv")
@@ -54,6 +55,12 @@ func TestAdapterKeepsItsRecord(t *testing.T) {
 			text, err := os.ReadFile(in("p.csv"))
 			require.NoError(t, err)
 			predictions[i] = string(text)
+			steadyfit(0, append([]string{"predict", "--data", in(table), "--out", in("p.csv"), "--keep", "label,c1"}, model...)...)
+			kept, err := os.ReadFile(in("p.csv"))
+			require.NoError(t, err)
+			assert.Contains(t, "label,c1,"+strings.SplitN(string(text), "\n", 2)[0], strings.SplitN(string(kept), "\n", 2)[0])
+			assert.Contains(t, string(kept), "_class 0,")
+			assert.Contains(t, string(kept), "\nclass 0,3,")
 		}
 		assert.Equal(t, predictions[0], predictions[1])
 		steadyfit(0, append([]string{"evaluate", "--data", in("last.csv")}, model...)...)

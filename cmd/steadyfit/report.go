@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/report"
-	"steadyfit/matrix"
 )
 
 func newReport(s *settings) *cobra.Command {

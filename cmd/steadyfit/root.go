@@ -4,21 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"steadyfit/internal/nearest"
-	"steadyfit/internal/tfenv"
-	"steadyfit/tfbind"
+	"steadyfit/internal/texts"
 )
 
-func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	s := newSettings()
+func newRoot(s *settings, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
-		Use:   rootName,
+		Use: rootName, Version: version(),
 		Short: "Fine-tune TensorFlow SavedModels with memory that stays flat",
 		Long: `steadyfit fine-tunes TensorFlow SavedModels with memory that stays flat.
 
@@ -31,7 +28,6 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 		Example: `  steadyfit fit --model builtin:digits --data builtin:digits --epochs 20 --out out/digits
   steadyfit inspect out/digits
   steadyfit doctor`,
-		Annotations:   map[string]string{}, // current names of flags, by the earlier names that were given
 		SilenceErrors: true, SilenceUsage: true,
 		SuggestionsMinimumDistance: 2,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -43,26 +39,18 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			s.given = cmd.Flags().Changed
-			warnUnknown(stderr)
-			err := settle(cmd.Flags(), s.configFile)
-			if err == nil && versionNumber.MatchString(s.TensorFlow) {
-				s.TensorFlow, err = locateVersion(s.TensorFlow)
+			if !s.configuring {
+				warnUnknown(stderr)
 			}
-			return err
+			return settle(cmd.Flags(), s.configFile)
 		},
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(parseError)
-	root.SetGlobalNormalizationFunc(func(f *pflag.FlagSet, name string) pflag.NormalizedName {
-		now := normalize(f, name)
-		if string(now) != name {
-			root.Annotations[name] = string(now)
-		}
-		return now
-	})
-	root.AddCommand(newFit(s), newLaunch(s), newEvaluate(s), newPredict(s), newMerge(s), newInspect(s), newVerify(s), newDoctor(s), newBench(s), newExplain(s),
-		newTune(s), newMatrix(s), newReport(s), newMatrixRun(s), newVersion(s))
+	root.AddCommand(newFit(s), newLaunch(s), newEvaluate(s), newPredict(s), newMerge(s), newInspect(s), newVerify(s),
+		newDoctor(s), newBench(s), newExplain(s),
+		newTune(s), newMatrix(s), newReport(s), newMatrixRun(s))
 	s.register(root)
 	for _, c := range root.Commands() {
 		s.register(c)
@@ -77,14 +65,11 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 
 // parseError returns the usage error for flags that cobra cannot parse.
 func parseError(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
 	switch {
 	case errors.As(err, new(*pflag.InvalidValueError)):
 		return usagef("%w", flagError(err))
 	case !cmd.HasParent() && cmd.Flags().NArg() > 0:
 		return unknownCommand(cmd, cmd.Flags().Arg(0))
-	case errors.As(err, &unknown):
-		return usagef("%w%s; see %s --help", err, similarFlag(cmd, unknown.GetSpecifiedName()), cmd.CommandPath())
 	}
 	return argumentError(cmd, err)
 }
@@ -104,30 +89,21 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return usagef("unknown command %q%s; see %s --help", name, meant, root.CommandPath())
 }
 
-func similarFlag(cmd *cobra.Command, name string) string {
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if meant := nearest.Meant(name, names); meant != "" {
-		return "; did you mean --" + meant + "?"
-	}
-	return ""
-}
-
-// noArguments is the Args of a command without arguments. A boolean flag needs an equals sign
-// before its value: in "--shuffle false", false is an argument.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	meant := ""
-	if _, err := strconv.ParseBool(args[0]); err == nil {
-		cmd.Flags().Visit(func(f *pflag.Flag) {
-			if f.Value.Type() == "bool" {
-				meant = fmt.Sprintf("; write --%s=%s", f.Name, args[0])
-			}
-		})
+	var names []string // of the flags whose value follows "="
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.NoOptDefVal != "" {
+			names = append(names, "--"+f.Name)
+		}
+	})
+	hint := ""
+	if len(names) > 0 {
+		hint = fmt.Sprintf("; a value of %s follows =, as in %s=%s", texts.List(names, "or"), names[0], args[0])
 	}
-	return fmt.Errorf("%s takes no arguments, found %q%s", cmd.Name(), args[0], meant)
+	return fmt.Errorf("%s takes no arguments, found %q%s", cmd.Name(), args[0], hint)
 }
 
 func usageTemplate(template string) string {
@@ -142,7 +118,8 @@ func sections(cmd *cobra.Command, table []section) string {
 		flags := pflag.NewFlagSet(section.title, pflag.ContinueOnError)
 		flags.SortFlags = false
 		add := func(f *pflag.Flag) {
-			if title, ok := f.Annotations[titleKey]; ok && title[0] == section.title || !ok && section.title == "Global" { // the flag --help has no title
+			// the flag --help has no title
+			if title, ok := f.Annotations[titleKey]; ok && title[0] == section.title || !ok && section.title == "Global" {
 				flags.AddFlag(f)
 			}
 		}
@@ -155,17 +132,9 @@ func sections(cmd *cobra.Command, table []section) string {
 	return text.String()
 }
 
-func (s *settings) load() (tfbind.Info, error) {
-	if err := s.setLogLevel(); err != nil {
-		return tfbind.Info{}, err
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && strings.HasPrefix(info.Main.Version, "v") {
+		return info.Main.Version
 	}
-	return tfbind.Load(s.TensorFlow)
-}
-
-// setLogLevel makes TensorFlow log only warnings and errors, unless --verbose asks for all.
-func (s *settings) setLogLevel() error {
-	if s.verbose {
-		return tfenv.SetLogLevel(tfenv.LogAll)
-	}
-	return tfenv.SetLogLevel(tfenv.LogWarnings)
+	return "0.1.0"
 }

@@ -23,12 +23,10 @@ import (
 func BenchmarkDataSizes(b *testing.B) {
 	const pixels = 64
 	for _, c := range []struct {
-		name   string
-		bytes  int
-		onDisk string
+		name  string
+		bytes int
 	}{
-		{"100MB-in-memory", 1e8, "never"}, {"100MB", 1e8, "always"},
-		{"1GB", 1e9, "always"}, {"10GB", 1e10, "always"}, {"50GB", 5e10, "always"},
+		{"100MB-in-memory", 1e8}, {"2GB", 2e9}, {"10GB", 1e10}, {"50GB", 5e10},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			dir := b.TempDir()
@@ -36,7 +34,7 @@ func BenchmarkDataSizes(b *testing.B) {
 			sparseArray(b, filepath.Join(dir, "x.npy"), samples*pixels, fmt.Sprintf("(%d, %d)", samples, pixels))
 			sparseArray(b, filepath.Join(dir, "y.npy"), samples, fmt.Sprintf("(%d,)", samples))
 			for b.Loop() {
-				most := peaks(b, "fit", "--model", "builtin:digits", "--data", dir, "--on-disk", c.onDisk, "--scale", "0,16",
+				most := peaks(b, "fit", "--model", "builtin:digits", "--data", dir, "--scale", "0,16",
 					"--epochs", "3", "--steps-per-epoch", "100", "--batch", "64", "--seed", "1")
 				for _, layer := range []memory.Layer{memory.Anon, memlayer.File, memory.RSS} {
 					b.ReportMetric(float64(most[layer])/1e6, "MB-"+string(layer))

@@ -24,7 +24,8 @@ func TestSlurmScript(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o700))
 		}
 		cmd := exec.Command("bash", "../../examples/slurm/fit.sbatch")
-		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "LOG="+dir, "SLURM_JOB_ID=7", "SLURM_CPUS_PER_TASK=8")
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "LOG="+dir, "SLURM_JOB_ID=7",
+			"SLURM_CPUS_PER_TASK=8")
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
 		if code != 0 {

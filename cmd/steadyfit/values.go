@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,11 +16,10 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
-	"steadyfit/internal/bytesize"
-	"steadyfit/internal/english"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
+	"steadyfit/internal/memlayer"
+	"steadyfit/internal/texts"
 	"steadyfit/memory"
-	"steadyfit/session"
 	"steadyfit/train"
 )
 
@@ -55,20 +56,6 @@ func newParsed[T any](p *T, kind string, parse func(string) (T, error)) *value {
 	})
 }
 
-// newSwitch returns a boolean flag that sets *p to on or off. The default is off.
-func newSwitch[T any](p *T, on, off T) *value {
-	return newValue("bool", "false", func(text string) error {
-		b, err := strconv.ParseBool(text)
-		if err != nil {
-			return errors.New("expected true or false")
-		}
-		if *p = off; b {
-			*p = on
-		}
-		return nil
-	})
-}
-
 // choice is a flag with a word for each possible value.
 type choice[T comparable] struct {
 	*value
@@ -82,7 +69,7 @@ func newChoice[T comparable](p *T, words string, values ...T) choice[T] {
 	c.value = newValue(strings.ReplaceAll(words, " ", "|"), c.word(fmt.Sprint(*p)), func(text string) error {
 		i := slices.Index(c.words, text)
 		if i < 0 {
-			return fmt.Errorf("expected %s", english.List(c.words, "or"))
+			return fmt.Errorf("expected %s", texts.List(c.words, "or"))
 		}
 		*p = values[i]
 		return nil
@@ -147,8 +134,8 @@ func newRange(p *int, least, most int) *value {
 	})
 }
 
-// newBatch returns a flag for the samples of a step. TensorFlow's kernels count them in 32 bits.
-func newBatch(p *int) *value { return newRange(p, 1, math.MaxInt32) }
+// maxBatch is the largest number of samples of a step, since TensorFlow's kernels count them in 32 bits.
+const maxBatch = math.MaxInt32
 
 // newDuration returns a flag for a duration that is not below least.
 func newDuration(p *time.Duration, least time.Duration) *value {
@@ -175,7 +162,7 @@ var errNoSize = errors.New("expected a size, such as 600MiB, 1.5GiB or 4096")
 
 func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 	return newValue("size", "", func(text string) error {
-		n, err := bytesize.Parse[memory.Bytes](text)
+		n, err := texts.ParseBytes[memory.Bytes](text)
 		switch {
 		case err != nil:
 			return errNoSize
@@ -191,6 +178,54 @@ func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 		*p = T(n)
 		return nil
 	})
+}
+
+// newLayer returns the kinds of memory that a budget can limit.
+func newLayer(p *memory.Layer) choice[memory.Layer] {
+	return newChoice(p, "rss anon cgroup gpu", memory.RSS, memory.Anon, memlayer.CgroupWorkingSet, memlayer.GPUProcess)
+}
+
+// newBudget returns a flag for a size and the kind of memory that it limits.
+func newBudget(b *train.Budget) *value {
+	layer := newLayer(&b.Layer)
+	return newValue("size[:"+layer.kind+"]", "", func(text string) error {
+		size, of, named := strings.Cut(text, ":")
+		if !named {
+			of = "rss"
+		}
+		return cmp.Or(layer.set(of), newSize(&b.Limit, memory.MiB).set(size))
+	})
+}
+
+// optional is a flag with a value that may be left out. bare is the value of the flag alone.
+type optional struct {
+	*value
+	bare string
+}
+
+func (s *settings) setResume(text string) error {
+	if !slices.Contains([]string{"true", "false", "anyway"}, text) {
+		return errors.New("expected anyway, true or false")
+	}
+	s.Resume, s.Loop.ResumeAnyway = text != "false", text == "anyway"
+	return nil
+}
+
+// defaultDeadline is the longest time without a step in a supervised training.
+const defaultDeadline = 5 * time.Minute
+
+func (s *settings) setSupervise(text string) error {
+	switch d, err := time.ParseDuration(text); {
+	case text == "true":
+		s.Supervise, s.Supervisor.Deadline = train.Always, defaultDeadline
+	case text == "false":
+		s.Supervise, s.Supervisor.Deadline = "", 0
+	case err != nil || d <= 0:
+		return errors.New("expected a duration above 0, as in 30s or 5m, or false")
+	default:
+		s.Supervise, s.Supervisor.Deadline = train.Always, d
+	}
+	return nil
 }
 
 // newInterval returns a flag for a number of steps or epochs. It sets the unused variable to 0.
@@ -301,15 +336,33 @@ func (s *settings) setClassWeights(text string) error {
 	return err
 }
 
-func parseLossScale(text string) (session.LossScale, error) {
-	if text == "dynamic" {
-		return session.LossScale{Initial: 1 << 15}, nil
+var earlyStopForm = regexp.MustCompile(`^([^:]+):(\d+)(?::(min|max))?(?::([^:]+))?$`)
+
+func parseEarlyStop(text string) (e fit.EarlyStop, err error) {
+	if m := earlyStopForm.FindStringSubmatch(text); m != nil {
+		e.Metric, e.Mode = m[1], m[3]
+		var bad error
+		e.Patience, err = strconv.Atoi(m[2])
+		e.MinDelta, bad = strconv.ParseFloat(cmp.Or(m[4], "0"), 64)
+		if err == nil && bad == nil && e.MinDelta >= 0 && !math.IsInf(e.MinDelta, 1) {
+			return e, nil
+		}
 	}
-	scale, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(scale > 0 && scale <= math.MaxFloat32) {
-		return session.LossScale{}, fmt.Errorf("expected dynamic, or a number above 0 and at most %.4g, as in 1024", math.MaxFloat32)
+	return e, errors.New("expected METRIC:PATIENCE[:min|max][:MINDELTA], as in val_loss:3 or val_auc:3:max:0.001")
+}
+
+func parseReduceRate(text string) (r fit.ReduceOnPlateau, err error) {
+	if m := strings.Split(text, ":"); len(m) == 3 {
+		var bad error
+		r.Metric = m[0]
+		r.Factor, err = strconv.ParseFloat(m[1], 64)
+		r.Patience, bad = strconv.Atoi(m[2])
+		if err == nil && bad == nil && r.Metric != "" && r.Factor > 0 && r.Factor < 1 && r.Patience >= 0 {
+			r.Patience = max(r.Patience, 1)
+			return r, nil
+		}
 	}
-	return session.LossScale{Fixed: scale}, nil
+	return r, errors.New("expected METRIC:FACTOR:PATIENCE with a factor between 0 and 1, as in val_loss:0.1:10")
 }
 
 // parseProfile parses steps=FIRST:LAST or steps=FIRST:LAST,file=PATH. The file is trace.json by default.
@@ -344,19 +397,9 @@ func (s *settings) setStepsPerExecution(text string) error {
 	return nil
 }
 
-func (s *settings) setMemoryGrowth(text string) (err error) {
-	if strings.Contains(text, ",") {
-		return errors.New("expected one value: TensorFlow needs the same memory growth on all GPUs")
-	}
-	if s.Session.Device.MemoryGrowth, err = strconv.ParseBool(text); err != nil {
-		return errors.New("expected true or false")
-	}
-	return nil
-}
-
 func (s *settings) setGPULimits(text string) error {
 	for _, limit := range strings.Split(text, ",") {
-		size, err := bytesize.Parse[memory.Bytes](limit)
+		size, err := texts.ParseBytes[memory.Bytes](limit)
 		if err != nil {
 			return errNoSize
 		}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"steadyfit/internal/english"
 	"steadyfit/internal/manifest"
+	"steadyfit/internal/texts"
 	"steadyfit/savedmodels"
 )
 
@@ -75,7 +75,7 @@ func (s *settings) verify(cmd *cobra.Command, dir string) error {
 			Files int `json:"files"`
 		}{damaged, n}))
 	case err == nil:
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "verified %s: %s\n", dir, english.Count(n, "file"))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "verified %s: %s\n", printable(dir), texts.Count(n, "file"))
 	}
 	return err
 }

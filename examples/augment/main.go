@@ -83,7 +83,7 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 	if err != nil {
 		return 0, err
 	}
-	accuracy, _ = history.Last().Metrics.Get("val_accuracy")
+	accuracy, _ = history.Final().Metrics.Get("val_accuracy")
 	return accuracy, s.SaveModel(ctx, out)
 }
 
@@ -113,12 +113,15 @@ func describe() (d description, err error) {
 	random := op.StatelessRandomUniform(next(), op.Pack(next(), []tf.Output{count, tfgo.Const(root, int32(5))}), d.seed)
 	random = op.Sub(next(), op.Mul(next(), random, tfgo.Const(root, float32(2))), tfgo.Const(root, float32(1)))
 	columns := func(from, to int32) tf.Output {
-		return op.StridedSlice(next(), random, tfgo.Const(root, []int32{0, from}), tfgo.Const(root, []int32{0, to}), tfgo.Const(root, []int32{1, 1}),
+		return op.StridedSlice(next(), random, tfgo.Const(root, []int32{0, from}), tfgo.Const(root, []int32{0, to}),
+			tfgo.Const(root, []int32{1, 1}),
 			op.StridedSliceBeginMask(1), op.StridedSliceEndMask(1)) // selects all images
 	}
 
-	boxes := op.AddV2(next(), op.Mul(next(), columns(0, 4), tfgo.Const(root, float32(1)/size)), tfgo.Const(root, []float32{0, 0, 1, 1}))
-	moved := op.CropAndResize(next(), images, boxes, op.Range(next(), zero, count, one), tfgo.Const(root, []int32{size, size}))
+	boxes := op.AddV2(next(), op.Mul(next(), columns(0, 4), tfgo.Const(root, float32(1)/size)),
+		tfgo.Const(root, []float32{0, 0, 1, 1}))
+	moved := op.CropAndResize(next(), images, boxes, op.Range(next(), zero, count, one),
+		tfgo.Const(root, []int32{size, size}))
 	light := op.AddV2(next(), op.Mul(next(), columns(4, 5), tfgo.Const(root, float32(0.2))), tfgo.Const(root, float32(1)))
 	rows := tfgo.NewTensor(root, op.Reshape(next(), moved, tfgo.Const(root, []int32{-1, size * size})))
 	d.changed = rows.Mul(light).Output
@@ -128,7 +131,8 @@ func describe() (d description, err error) {
 }
 
 // apply returns a dataset with the field x through the graph.
-func (d description) apply(ctx context.Context, ds data.Dataset, seed int64) (changed data.Dataset, closeGraph func() error, err error) {
+func (d description) apply(ctx context.Context, ds data.Dataset, seed int64) (changed data.Dataset,
+	closeGraph func() error, err error) {
 	text := new(bytes.Buffer)
 	if _, err := d.graph.WriteTo(text); err != nil {
 		return nil, nil, fmt.Errorf("serialize the graph: %w", err)

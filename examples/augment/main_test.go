@@ -84,7 +84,8 @@ func TestBothBindings(t *testing.T) {
 	flat, rows := pixels(t, 5)
 	want, err := d.preview(rows, [2]int64{7, 3<<32 + 2})
 	require.NoError(t, err)
-	ds, err := data.New("pixels", data.Field{Name: "x", Array: data.Array{Shape: []int{15, size * size}, Values: slices.Repeat(flat, 3)}})
+	ds, err := data.New("pixels", data.Field{Name: "x",
+		Array: data.Array{Shape: []int{15, size * size}, Values: slices.Repeat(flat, 3)}})
 	require.NoError(t, err)
 	changed, closeGraph, err := d.apply(t.Context(), ds, 7)
 	require.NoError(t, err)

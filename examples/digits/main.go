@@ -56,7 +56,7 @@ func run() error {
 	if err := s.SaveModel(ctx, out); err != nil {
 		return err
 	}
-	accuracy, _ := history.Last().Metrics.Get("val_accuracy")
+	accuracy, _ := history.Final().Metrics.Get("val_accuracy")
 	fmt.Printf("test accuracy %.1f%%, trained model in %s\n", 100*accuracy, out)
 	return nil
 }

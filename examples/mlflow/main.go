@@ -84,7 +84,7 @@ func (m *mlflow) create(ctx context.Context, at int64) error {
 // metrics returns the finite figures of an epoch, since JSON has no others. The names of a validation
 // begin with "validation/".
 func metrics(o *fit.Observation, at int64) (list []map[string]any) {
-	for _, s := range o.Scalars() {
+	for _, s := range o.Record.Scalars() {
 		name := s.Name
 		if s.Run != "train" {
 			name = s.Run + "/" + name

@@ -29,9 +29,11 @@ func TestMLflow(t *testing.T) {
 	defer server.Close()
 	m := &mlflow{server: server.URL, experiment: "7", params: []param{{"batch", "32"}}}
 	at := time.UnixMilli(1_700_000_000_123)
-	record := &fit.Record{Epoch: 2, Step: 20, Metrics: fit.Metrics{{Name: "loss", Value: 0.5}, {Name: "val_loss", Value: 0.25}}}
+	record := &fit.Record{Epoch: 2, Step: 20, Metrics: fit.Metrics{{Name: "loss", Value: 0.5},
+		{Name: "val_loss", Value: 0.25}}}
 	for _, o := range []*fit.Observation{
-		{Moment: fit.AtStart, Time: at}, {Moment: fit.AtStep, Time: at}, {Moment: fit.AtEpoch, Time: at, Record: record}, {Moment: fit.AtEnd, Time: at, Done: true},
+		{Moment: fit.AtStart, Time: at}, {Moment: fit.AtStep, Time: at}, {Moment: fit.AtEpoch, Time: at, Record: record},
+		{Moment: fit.AtEnd, Time: at, Done: true},
 	} {
 		require.NoError(t, m.Observe(t.Context(), o))
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
-	"steadyfit/internal/freeport"
+	"steadyfit/internal/testkit"
 	"steadyfit/train"
 )
 
@@ -48,7 +48,8 @@ func TestMLflowServer(t *testing.T) {
 	m, failed := &mlflow{server: url, experiment: "0"}, &mlflow{server: url, experiment: "0"}
 	for _, o := range []*fit.Observation{
 		{Moment: fit.AtStart, Time: time.Now()},
-		{Moment: fit.AtEpoch, Time: time.Now(), Record: &fit.Record{Epoch: 1, Metrics: fit.Metrics{{Name: "loss", Value: math.NaN()}}}},
+		{Moment: fit.AtEpoch, Time: time.Now(), Record: &fit.Record{Epoch: 1,
+			Metrics: fit.Metrics{{Name: "loss", Value: math.NaN()}}}},
 		{Moment: fit.AtEnd, Time: time.Now()},
 	} {
 		require.NoError(t, failed.Observe(t.Context(), o))
@@ -86,19 +87,21 @@ func TestMLflowServer(t *testing.T) {
 	require.NoError(t, json.Unmarshal(out, &got))
 	require.Len(t, got, 2)
 	assert.Equal(t, want, got[0])
-	assert.Equal(t, run{Status: "FAILED", Ended: true, Params: map[string]string{}, Metrics: map[string][][2]float64{}}, got[1])
+	assert.Equal(t, run{Status: "FAILED", Ended: true, Params: map[string]string{}, Metrics: map[string][][2]float64{}},
+		got[1])
 	t.Logf("MLflow's client reads %d parameters and %d metrics of 10 epochs", len(got[0].Params), len(got[0].Metrics))
 }
 
 // serve starts MLflow's server with a database in a temporary folder, and returns its address.
 func serve(t *testing.T, python string) (url string) {
 	t.Helper()
-	_, port, err := net.SplitHostPort(freeport.Addresses(t, 1)[0])
+	_, port, err := net.SplitHostPort(testkit.FreeAddresses(t, 1)[0])
 	require.NoError(t, err)
 	dir := t.TempDir()
 	var output bytes.Buffer
 	cmd := exec.Command(python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port, "--workers", "1",
-		"--backend-store-uri", "sqlite:///"+filepath.Join(dir, "mlflow.db"), "--default-artifact-root", filepath.Join(dir, "artifacts"))
+		"--backend-store-uri", "sqlite:///"+filepath.Join(dir, "mlflow.db"), "--default-artifact-root",
+		filepath.Join(dir, "artifacts"))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &output, &output
 	cmd.Env = append(os.Environ(), "MLFLOW_DISABLE_TELEMETRY=true", "DO_NOT_TRACK=true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the server has workers

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit"
 	"steadyfit/memory"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -27,6 +27,15 @@ import (
 )
 
 func main() {
+	train.Init(nil) // processes that measure for Autotune
+	supervise.Init(map[string]supervise.Task{"work": func(ctx context.Context, w *supervise.Worker, spec []byte) (any,
+		error) {
+		var dir string
+		if err := json.Unmarshal(spec, &dir); err != nil {
+			return nil, err
+		}
+		return nil, service{dir}.work(ctx, w)
+	}})
 	dir := flag.String("dir", "service", "folder of the service")
 	flag.Parse()
 	err := service{*dir}.run()
@@ -56,7 +65,8 @@ func (s service) run() error {
 		}
 	}
 	for {
-		err := supervise.Run(context.Background(), supervise.Options{Deadline: 5 * time.Minute, Restarts: 2, Log: slog.Default()}, s.work)
+		options := supervise.Options{Deadline: 5 * time.Minute, Restarts: 2, Log: slog.Default()}
+		err := supervise.Run(context.Background(), options, "work", s.dir)
 		names, failed := s.jobs("queue"), new(supervise.Error)
 		if !errors.As(err, &failed) || len(failed.Crashes) == 0 || len(names) == 0 {
 			return err
@@ -80,7 +90,8 @@ func (s service) work(ctx context.Context, worker *supervise.Worker) error {
 		if err := errors.Join(s.finish(names[0], err), readErr); err != nil {
 			return err
 		}
-		after.Append(&memory.Sample{Step: after.Total() + 1, Values: []memory.Value{{Layer: memory.Anon, Reading: usage.Anon}}})
+		after.Append(&memory.Sample{Step: after.Total() + 1,
+			Values: []memory.Value{{Layer: memory.Anon, Reading: usage.Anon}}})
 	}
 	return s.outcome(&after)
 }
@@ -97,20 +108,22 @@ func (s service) train(ctx context.Context, worker *supervise.Worker, name strin
 	if err != nil {
 		return err
 	}
-	c.Checkpoints.Folder, c.Resume, c.Out, c.Worker, c.Loop.Log = s.path("running", name), true, s.path("models", name), worker, slog.Default()
+	c.Checkpoints.Folder, c.Resume, c.Out, c.Worker, c.Loop.Log = s.path("running", name), true, s.path("models", name),
+		worker, slog.Default()
 	before := int64(len(s.jobs("done"))+len(s.jobs("failed"))) << 32 // so steps increase from job to job
 	c.Loop.Alive = func(step int64) { worker.Alive(step + before*min(step, 1)) }
 	result, err := train.Run(ctx, c)
 	if err == nil {
-		fmt.Printf("job %s: %v\n", name, result.History.Last())
+		fmt.Printf("job %s: %v\n", name, result.History.Final())
 	}
 	return err
 }
 
 // endsService reports whether the worker has to end because an error is not due to the job.
 func endsService(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, supervise.ErrRestart) || errors.Is(err, supervise.ErrRetry) ||
-		errors.Is(err, checkpoint.ErrLocked) || errors.As(err, new(*checkpoint.Error)) || errors.As(err, new(*session.SaveError))
+	return errors.Is(err, context.Canceled) || errors.Is(err, supervise.ErrRestart) ||
+		errors.Is(err, supervise.ErrRetry) ||
+		errors.Is(err, fit.ErrLocked) || errors.As(err, new(*fit.WriteError)) || errors.As(err, new(*session.SaveError))
 }
 
 // finish takes a job out of the queue. It first removes the job's checkpoints, since another

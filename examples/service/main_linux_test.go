@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/fit/checkpoint"
+	"steadyfit/fit"
 	"steadyfit/memory"
 )
 
@@ -68,6 +68,8 @@ func weights(t *testing.T, dir string) map[string]string {
 
 // If a worker is killed during a job, the models are those of an undisturbed service, bit for
 // bit. A job that cannot work fails, and the exit code reports that.
+//
+//lane:skip race (ends processes)
 func TestServiceSurvivesItsWorker(t *testing.T) {
 	jobs := func(dir string) {
 		demo(t, dir, 3)
@@ -90,7 +92,7 @@ func TestServiceSurvivesItsWorker(t *testing.T) {
 	cmd, output = serve(t, dir)
 	running := filepath.Join(dir, "running", "demo-0001")
 	require.Eventually(t, func() bool {
-		found, err := checkpoint.List(running)
+		found, err := fit.Checkpoints(running)
 		return err == nil && len(found) > 0
 	}, time.Minute, time.Millisecond)
 	require.NoError(t, syscall.Kill(workerOf(t, cmd.Process.Pid), syscall.SIGKILL))
@@ -132,7 +134,7 @@ func TestJobsAreConfigs(t *testing.T) {
 	assert.Contains(t, output.String(), "jobs done: 3, failed: 3")
 	assert.Contains(t, output.String(), "job a failed: ")
 	assert.Contains(t, output.String(), "the limit of 1.0 MiB of rss cannot be kept")
-	assert.Contains(t, output.String(), "the training is too short for")
+	assert.Contains(t, output.String(), "plain: a memory budget leaves no room for trials")
 	assert.Contains(t, output.String(), "job c failed: Loop.Epochs 0: expected at least 1")
 	assert.Contains(t, output.String(), "job d failed: unexpected end of JSON input")
 	want, have := weights(t, free), weights(t, other)
@@ -177,7 +179,7 @@ func TestCtrlC(t *testing.T) {
 	enqueue(t, dir, "long", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32}}`)
 	cmd, output := serve(t, dir)
 	require.Eventually(t, func() bool {
-		found, err := checkpoint.List(filepath.Join(dir, "running", "long"))
+		found, err := fit.Checkpoints(filepath.Join(dir, "running", "long"))
 		return err == nil && len(found) > 0
 	}, time.Minute, time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))

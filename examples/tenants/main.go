@@ -22,7 +22,6 @@ import (
 	"strconv"
 	"time"
 
-	"steadyfit/adapter"
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/memory"
@@ -124,7 +123,7 @@ func (t *tenancy) train(ctx context.Context, i int, ds *data.InMemory) error {
 
 // serve evaluates one batch with the adapter of a tenant.
 func (t *tenancy) serve(ctx context.Context, i int, ds *data.InMemory) error {
-	a, err := adapter.Read(t.folder(i), 0)
+	a, err := session.ReadAdapter(t.folder(i), t.session.Model())
 	if err != nil {
 		return err
 	}
@@ -144,7 +143,7 @@ func (t *tenancy) serve(ctx context.Context, i int, ds *data.InMemory) error {
 	return t.sample()
 }
 
-func (t *tenancy) swap(ctx context.Context, a *adapter.Adapter) error {
+func (t *tenancy) swap(ctx context.Context, a *session.Adapter) error {
 	start := time.Now()
 	err := t.session.Swap(ctx, a)
 	t.swaps = append(t.swaps, time.Since(start))

@@ -14,11 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/adapter"
 	"steadyfit/tfbind"
 )
 
-const model = "../../adapter/testdata/digits-lora"
+const model = "../../session/testdata/digits-lora"
 
 // childEnv makes the test binary run the example. Its value is the folder for the tenants.
 const childEnv = "STEADYFIT_TEST_TENANTS"
@@ -57,7 +56,7 @@ func TestTenants(t *testing.T) {
 		require.NoError(t, run(context.Background(), o, io.Discard))
 		var all [][]byte
 		for _, name := range []string{"0", "1", "2"} {
-			text, err := os.ReadFile(filepath.Join(dir, name, adapter.File))
+			text, err := os.ReadFile(filepath.Join(dir, name, "adapter.safetensors"))
 			require.NoError(t, err)
 			all = append(all, text)
 		}

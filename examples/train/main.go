@@ -1,5 +1,5 @@
-// Command train fine-tunes the built-in model of handwritten digits with the fastest
-// configuration on this machine, within a memory budget, and restarts after crashes.
+// Command train fine-tunes the built-in model of handwritten digits within a memory
+// budget, and restarts after crashes.
 //
 //	go run ./examples/train
 package main
@@ -14,20 +14,24 @@ import (
 	"steadyfit/train"
 )
 
-func main() {
-	_, err := train.Run(context.Background(), train.Config{
+func config([]byte) (train.Config, error) {
+	return train.Config{
 		Model:       "builtin:digits", // or the folder of a SavedModel
 		Data:        train.Data{Path: "builtin:digits"},
 		Shuffle:     true,
 		Loop:        fit.Loop{Batch: 32, Epochs: 20},
-		Autotune:    train.Autotune{Mode: train.On},
 		Budget:      train.Budget{Limit: 2 * memory.GiB},
 		Supervise:   train.Always,
 		Checkpoints: train.Checkpoints{Folder: "out/checkpoints"},
 		Out:         "out/digits",
 		Progress:    os.Stderr,
-	})
-	if err != nil {
+	}, nil
+}
+
+func main() {
+	train.Init(config) // a child process trains here, and main goes no further
+	c, _ := config(nil)
+	if _, err := train.Run(context.Background(), c); err != nil {
 		log.Print(err)
 		os.Exit(train.ExitCode(err))
 	}

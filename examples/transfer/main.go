@@ -66,7 +66,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("train %s the cache: %w", c.name, err)
 		}
-		last := result.History.Last()
+		last := result.History.Final()
 		accuracy, _ := last.Metrics.Get("val_accuracy")
 		fmt.Fprintf(out, "%-7s the cache: test accuracy %.4f, %d steps, %.2f s, last epoch %.3f s\n",
 			c.name, accuracy, last.Step, time.Since(start).Seconds(), last.Seconds)

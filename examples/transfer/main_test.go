@@ -33,7 +33,8 @@ func TestTransfer(t *testing.T) {
 	require.NoError(t, err, "%s", text)
 
 	var out bytes.Buffer
-	o := options{dir: dir, data: filepath.Join(dir, "train.npz"), test: filepath.Join(dir, "test.npz"), epochs: 6, batch: 32}
+	o := options{dir: dir, data: filepath.Join(dir, "train.npz"), test: filepath.Join(dir, "test.npz"), epochs: 6,
+		batch: 32}
 	require.NoError(t, run(context.Background(), o, &out))
 	t.Log(out.String())
 	assert.Contains(t, out.String(), "computed once for 717 samples")

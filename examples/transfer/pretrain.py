@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.application and not arguments.weights:
         parser.error("--application needs --weights: a file, imagenet or random")
 
-    _, keras = export._load_tensorflow()
+    _, keras = export.load_tensorflow()
     import numpy as np
 
     keras.utils.set_random_seed(1)

@@ -1,17 +1,13 @@
 package observe
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,7 +17,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"steadyfit/fit"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/wire"
 )
@@ -38,7 +33,8 @@ const (
 	fileVersion = "brain.Event:2"
 )
 
-// sessionStart is the SessionLog with the status START.
+// sessionStart is the SessionLog with the status START. TensorBoard drops all earlier events of the folder
+// whose step is at least that of this event.
 var sessionStart = varint(nil, 1, 1)
 
 func message(b []byte, field protowire.Number, content []byte) []byte {
@@ -56,36 +52,18 @@ func event(at time.Time, step int64, content []byte) []byte {
 	return append(varint(b, eventStep, step), content...)
 }
 
-// value returns a tensor in a form that a plugin of TensorBoard reads.
-func value(tag, plugin string, class pb.DataClass, dtype types_go_proto.DataType, shape []int64, content []byte) *pb.Summary_Value {
-	return &pb.Summary_Value{
-		Tag: strings.ToValidUTF8(tag, "?"),
-		Value: &pb.Summary_Value_Tensor{Tensor: &tensor_go_proto.TensorProto{
-			Dtype: dtype, TensorShape: graphdef.Shape(shape).GetShape(), TensorContent: content,
-		}},
-		Metadata: &pb.SummaryMetadata{DataClass: class, PluginData: &pb.SummaryMetadata_PluginData{PluginName: plugin}},
-	}
-}
-
 // scalar returns the value that tf.summary.scalar writes.
 func scalar(name string, v float64) *pb.Summary_Value {
-	return value(name, "scalars", pb.DataClass_DATA_CLASS_SCALAR, types_go_proto.DataType_DT_FLOAT, nil, binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(v))))
-}
-
-// histogram returns the value that tf.summary.histogram writes: a row per bucket with its limits and
-// its count.
-func histogram(h fit.Histogram) *pb.Summary_Value {
-	var content []byte
-	for _, b := range h.Buckets {
-		for _, v := range b {
-			content = binary.LittleEndian.AppendUint64(content, math.Float64bits(v))
-		}
+	return &pb.Summary_Value{
+		Tag: strings.ToValidUTF8(name, "?"),
+		Value: &pb.Summary_Value_Tensor{Tensor: &tensor_go_proto.TensorProto{
+			Dtype: types_go_proto.DataType_DT_FLOAT, TensorShape: graphdef.Shape(nil).GetShape(),
+			TensorContent: binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(v))),
+		}},
+		Metadata: &pb.SummaryMetadata{DataClass: pb.DataClass_DATA_CLASS_SCALAR,
+			PluginData: &pb.SummaryMetadata_PluginData{PluginName: "scalars"}},
 	}
-	return value(h.Name+histogramSuffix, "histograms", pb.DataClass_DATA_CLASS_TENSOR, types_go_proto.DataType_DT_DOUBLE, []int64{int64(len(h.Buckets)), 3}, content)
 }
-
-// histogramSuffix ends the tags of histograms, as in Keras.
-const histogramSuffix = "/histogram"
 
 const frameBytes = 8 + 4 + 4
 
@@ -94,177 +72,6 @@ func frame(record []byte) []byte {
 	b := binary.LittleEndian.AppendUint64(make([]byte, 0, len(record)+frameBytes), uint64(len(record)))
 	b = binary.LittleEndian.AppendUint32(b, wire.Checksum(b))
 	return binary.LittleEndian.AppendUint32(append(b, record...), wire.Checksum(record))
-}
-
-// unframe returns the first record of a file and its length with the frame. ok is false at the end of
-// the file and for a damaged or incomplete record.
-func unframe(b []byte) (record []byte, size int, ok bool) {
-	if len(b) < frameBytes || binary.LittleEndian.Uint32(b[8:]) != wire.Checksum(b[:8]) {
-		return nil, 0, false
-	}
-	n := binary.LittleEndian.Uint64(b)
-	if n > uint64(len(b)-frameBytes) {
-		return nil, 0, false
-	}
-	record = b[12 : 12+n]
-	return record, int(n) + frameBytes, binary.LittleEndian.Uint32(b[12+n:]) == wire.Checksum(record)
-}
-
-// parsed is the part of an Event that a resumed run reads.
-type parsed struct {
-	step  int64
-	tag   string // of the first value; empty if there is none
-	value uint32 // the bits of the first value, if it is a scalar
-	start bool   // the SessionLog START
-}
-
-func parseEvent(b []byte) (e parsed, values []*pb.Summary_Value, err error) {
-	for f := range wire.Fields(b, &err, func(_ int, cause error) error { return cause }) {
-		switch f.Num {
-		case eventStep:
-			n, _ := protowire.ConsumeVarint(f.Raw[len(f.Raw)-f.Size:])
-			e.step = int64(n)
-		case eventSession:
-			e.start = bytes.Equal(f.Value, sessionStart)
-		case eventSummary:
-			var s pb.Summary
-			err = proto.Unmarshal(f.Value, &s)
-			values = s.GetValue()
-		}
-	}
-	if len(values) > 0 {
-		e.tag = values[0].GetTag()
-		if content := values[0].GetTensor().GetTensorContent(); len(content) == 4 {
-			e.value = binary.LittleEndian.Uint32(content)
-		}
-	}
-	return e, values, err
-}
-
-// maxEventBytes limits the size of an event that a resumed run reads; the largest one has the graph.
-const maxEventBytes = 1 << 30
-
-// headBytes is the size of the head of a record: the length and its checksum.
-const headBytes = 12
-
-// recorded is the content of an event file. The field at has the byte offsets of the events, and end
-// is the end of the last complete one.
-type recorded struct {
-	path   string
-	events []parsed
-	at     []int64
-	end    int64
-	size   int64
-}
-
-func readEvents(path string) (*recorded, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	r := &recorded{path: path, size: info.Size()}
-	in := bufio.NewReader(file)
-	var b []byte
-	for {
-		b = slices.Grow(b[:0], frameBytes)[:headBytes]
-		if _, err := io.ReadFull(in, b); err != nil {
-			return r, ended(err)
-		}
-		n := binary.LittleEndian.Uint64(b)
-		if n > maxEventBytes || int64(n) > r.size-r.end-frameBytes {
-			return r, nil
-		}
-		b = slices.Grow(b, int(n)+frameBytes)[:int(n)+frameBytes]
-		if _, err := io.ReadFull(in, b[headBytes:]); err != nil {
-			return r, ended(err)
-		}
-		record, size, ok := unframe(b)
-		if !ok {
-			return r, nil
-		}
-		e, _, err := parseEvent(record)
-		if err != nil {
-			return nil, fmt.Errorf("%s, at byte %d: %w", path, r.end, err)
-		}
-		r.events, r.at = append(r.events, e), append(r.at, r.end)
-		r.end += int64(size)
-	}
-}
-
-// ended returns nil if err is the end of a file, where a process that crashed leaves an incomplete
-// record, and err otherwise.
-func ended(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil
-	}
-	return err
-}
-
-// begins reports whether a training begins in the file.
-func (r *recorded) begins() bool {
-	return slices.ContainsFunc(r.events, func(e parsed) bool { return e.start })
-}
-
-// cut removes the first event for which beyond returns true, all events after it, and an incomplete
-// record.
-func (r *recorded) cut(beyond func(parsed) bool) error {
-	if i := slices.IndexFunc(r.events, beyond); i >= 0 {
-		r.events, r.end = r.events[:i], r.at[i]
-	}
-	if r.end == r.size {
-		return nil
-	}
-	return os.Truncate(r.path, r.end)
-}
-
-// ownEvents is the end of the names of event files that this package writes.
-const ownEvents = ".steadyfit.v2"
-
-// newestEvents returns the files of the newest training in a folder, the last one first. It leaves out
-// files of other programs.
-func newestEvents(dir string) (newest []*recorded, err error) {
-	paths, err := eventFiles(dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range slices.Backward(paths) {
-		if !strings.HasSuffix(path, ownEvents) {
-			continue
-		}
-		r, err := readEvents(path)
-		if err != nil {
-			return nil, err
-		}
-		newest = append(newest, r)
-		if r.begins() {
-			break
-		}
-	}
-	if len(newest) == 0 || !newest[len(newest)-1].begins() {
-		return nil, nil
-	}
-	return newest, nil
-}
-
-// cut removes the events for which beyond returns true from the files of the newest training in a
-// folder. It returns the remaining events.
-func cut(dir string, beyond func(parsed) bool) (remaining []parsed, err error) {
-	newest, err := newestEvents(dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range newest {
-		if err := r.cut(beyond); err != nil {
-			return nil, err
-		}
-		remaining = append(remaining, r.events...)
-	}
-	return remaining, nil
 }
 
 // eventFiles returns the event files of a folder in the order in which TensorBoard reads them.
@@ -309,7 +116,7 @@ func createEvents(dir string, at time.Time) (*eventFile, error) {
 	if err != nil {
 		host = "localhost"
 	}
-	name := fmt.Sprintf("events.out.tfevents.%010d.%s.%d.0"+ownEvents, seconds, host, os.Getpid())
+	name := fmt.Sprintf("events.out.tfevents.%010d.%s.%d.0.steadyfit.v2", seconds, host, os.Getpid())
 	file, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
 		return nil, err

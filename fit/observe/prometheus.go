@@ -16,7 +16,6 @@ import (
 	"golang.org/x/net/netutil"
 
 	"steadyfit/fit"
-	"steadyfit/fit/internal/gauge"
 	"steadyfit/memory"
 )
 
@@ -121,7 +120,8 @@ func (p *Prometheus) serve(listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	p.server = &http.Server{
-		Handler: mux, ReadHeaderTimeout: metricsTimeout, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, IdleTimeout: metricsTimeout,
+		Handler: mux, ReadHeaderTimeout: metricsTimeout, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout,
+		IdleTimeout:    metricsTimeout,
 		MaxHeaderBytes: 64 << 10,
 	}
 	p.done = make(chan struct{})
@@ -179,25 +179,32 @@ func (p collector) Collect(c chan<- prometheus.Metric) {
 	level("epochs_done", "Complete epochs.", float64(o.EpochsDone), nil)
 	level("epochs", "Epochs to train in total.", float64(o.Epochs), nil)
 	for name, v := range p.metrics {
-		level("metric", "Mean of a metric over the current epoch, by the name that it has in the history.", v, prometheus.Labels{"name": strings.ToValidUTF8(name, "?")})
+		level("metric", "Mean of a metric over the current epoch, by the name that it has in the history.", v,
+			prometheus.Labels{"name": strings.ToValidUTF8(name, "?")})
 	}
 	if o.LearningRate != nil {
 		level("learning_rate", "Learning rate of the last step.", *o.LearningRate, nil)
 	}
 	if o.StepTime > 0 {
-		level("step_seconds", "Mean time of the last train steps.", o.StepTime.Seconds(), nil)
+		level("step_seconds", "Mean time of the train steps of the epoch so far.", o.StepTime.Seconds(), nil)
 	}
-	for layer, r := range gauge.Layers(p.memory, p.gpu) {
-		level("memory_bytes", "Memory of the process by layer.", float64(r), prometheus.Labels{"layer": layer})
+	for layer, r := range map[string]memory.Reading{"rss": p.memory.RSS, "anon": p.memory.Anon, "file": p.memory.File,
+		"peak": p.memory.Peak, "gpu": p.gpu} {
+		if r.OK {
+			level("memory_bytes", "Memory of the process by layer.", float64(r.Bytes), prometheus.Labels{"layer": layer})
+		}
 	}
 	if o.Budget > 0 {
-		level("memory_budget_bytes", "Limit of the memory budget by the layer that it limits.", float64(o.Budget), prometheus.Labels{"layer": string(o.BudgetLayer)})
+		level("memory_budget_bytes", "Limit of the memory budget by the layer that it limits.", float64(o.Budget),
+			prometheus.Labels{"layer": string(o.BudgetLayer)})
 	}
 	if !o.CheckpointTime.IsZero() {
 		level("checkpoint_step", "Train steps at the newest checkpoint.", float64(o.CheckpointStep), nil)
-		level("checkpoint_age_seconds", "Time since the newest checkpoint was written.", time.Since(o.CheckpointTime).Seconds(), nil)
+		level("checkpoint_age_seconds", "Time since the newest checkpoint was written.",
+			time.Since(o.CheckpointTime).Seconds(), nil)
 		if o.CheckpointTook > 0 {
-			level("checkpoint_duration_seconds", "Time that writing the newest checkpoint took, also while steps ran.", o.CheckpointTook.Seconds(), nil)
+			level("checkpoint_duration_seconds", "Time that writing the newest checkpoint took, also while steps ran.",
+				o.CheckpointTook.Seconds(), nil)
 		}
 	}
 }

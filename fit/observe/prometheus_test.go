@@ -55,14 +55,19 @@ func TestPrometheus(t *testing.T) {
 	require.NotContains(t, scrape(t, address), "steadyfit_checkpoint_step")
 
 	observe(t, p, &fit.Observation{
-		Moment: fit.AtStep, Time: at, Step: 12, Steps: 7, Samples: 50, EpochsDone: 1, Epochs: 3, Restarts: 2, StepTime: 2 * time.Second,
-		Metrics: fit.Metrics{{Name: "loss", Value: 0.25}, {Name: "top 5\xff", Value: 1}}, LearningRate: &rate, GPU: memory.Known(9),
-		Budget: 100, BudgetLayer: memory.RSS, CheckpointStep: 10, CheckpointTime: time.Now().Add(-time.Hour), CheckpointTook: time.Second,
+		Moment: fit.AtStep, Time: at, Step: 12, Steps: 7, Samples: 50, EpochsDone: 1, Epochs: 3, Restarts: 2,
+		StepTime: 2 * time.Second,
+		Metrics:  fit.Metrics{{Name: "loss", Value: 0.25}, {Name: "top 5\xff", Value: 1}}, LearningRate: &rate,
+		GPU:    memory.Known(9),
+		Budget: 100, BudgetLayer: memory.RSS, CheckpointStep: 10, CheckpointTime: time.Now().Add(-time.Hour),
+		CheckpointTook: time.Second,
 	})
 	got := scrape(t, address)
 	for name, want := range map[string]map[string]float64{
-		"steps_total": {"": 7}, "samples_total": {"": 50}, "step": {"": 12}, "epochs_done": {"": 1}, "epochs": {"": 3}, "restarts_total": {"": 2},
-		"metric": {"loss": 0.25, "top 5?": 1}, "learning_rate": {"": 0.5}, "step_seconds": {"": 2}, "memory_bytes": {"rss": 5, "gpu": 9},
+		"steps_total": {"": 7}, "samples_total": {"": 50}, "step": {"": 12}, "epochs_done": {"": 1}, "epochs": {"": 3},
+		"restarts_total": {"": 2},
+		"metric":         {"loss": 0.25, "top 5?": 1}, "learning_rate": {"": 0.5}, "step_seconds": {"": 2},
+		"memory_bytes":        {"rss": 5, "gpu": 9},
 		"memory_budget_bytes": {"rss": 100}, "checkpoint_step": {"": 10}, "checkpoint_duration_seconds": {"": 1},
 	} {
 		require.Equal(t, want, values(got["steadyfit_"+name]), name)
@@ -142,7 +147,7 @@ func TestPrometheusWaitsForItsPort(t *testing.T) {
 	p := &Prometheus{Listen: other.Addr().String()}
 	require.ErrorContains(t, p.Observe(t.Context(), start(fit.Observation{})), "address already in use")
 	require.NoError(t, other.Close())
-	observe(t, p, step(1))
+	observe(t, p, &fit.Observation{Moment: fit.AtStep, Time: at, Step: 1})
 	require.Equal(t, other.Addr().String(), p.Address())
 	require.Equal(t, map[string]float64{"": 1}, values(scrape(t, p.Address())["steadyfit_step"]))
 	observe(t, p, end)

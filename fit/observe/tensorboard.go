@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
+	"time"
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/framework/summary_go_proto"
 
@@ -16,179 +14,97 @@ import (
 )
 
 // TensorBoard writes the scalars of a training (fit.Record.Scalars) to event files in Dir/train and
-// Dir/validation, as Keras's callback TensorBoard does.
+// Dir/validation, as Keras's callback TensorBoard does. Dir belongs to one training.
 //
-// A run that resumes removes the events after its checkpoint from the files, and adds the epochs that
-// they lack, so that no step occurs twice. A new training begins with an event that makes TensorBoard
-// drop the events of earlier trainings in the same folder, whose files stay. A run that resumes does
-// the same if the files are those of another training: an epoch has other values than in the run, or
-// the files have none of the epochs that the run has done.
+// A run that resumes adds its events to those in Dir, or, if Dir has none, writes the earlier epochs
+// first. An epoch that an earlier process completed after the checkpoint is in the files twice, with equal
+// values. A new training makes TensorBoard drop the events of an earlier training in Dir, whose files stay.
 type TensorBoard struct {
 	Dir string
-	// EverySteps also writes the metrics at multiples of this number of train steps, if
-	// fit.Observers.EverySteps is the same; 0 disables this.
-	EverySteps int
 	// Graph returns the graph to show at the beginning of a training, as a serialized GraphDef; nil
 	// shows none.
 	Graph func() ([]byte, error)
 
 	begun *fit.Observation
-	// joins is true for a run that resumes and whose earlier events are in the folder.
-	joins   bool
-	writers map[string]*runWriter
-}
-
-// runWriter writes the events of a run. TensorBoard shows each folder of event files as a run.
-type runWriter struct {
-	*eventFile
-	// done is the number of epochs in the files.
-	done int64
+	// writers are the open event files by run. TensorBoard shows each folder of event files as a run.
+	writers map[string]*eventFile
 }
 
 // Observe implements fit.Observer.
 func (t *TensorBoard) Observe(_ context.Context, o *fit.Observation) error {
+	var err error
 	switch o.Moment {
 	case fit.AtStart:
-		t.begun, t.writers = o, map[string]*runWriter{}
-		var err error
-		if t.joins, err = t.continues(); err != nil {
-			return t.named(err)
-		}
-		w, err := t.writer("train")
-		if err == nil && !t.joins {
-			if t.Graph != nil {
-				err = t.named(t.graph(w))
-			}
-			// A validation of an earlier training in the folder must not count as one of this training.
-			if _, missing := os.Stat(filepath.Join(t.Dir, "validation")); missing == nil {
-				_, second := t.writer("validation")
-				err = errors.Join(err, second)
-			}
-		}
-		return err
-	case fit.AtStep:
-		if t.EverySteps > 0 && o.Step%int64(t.EverySteps) == 0 {
-			return t.write(o, o.Scalars())
-		}
+		err = t.start(o)
 	case fit.AtEpoch:
-		return errors.Join(t.write(o, o.Scalars()), t.histograms(o))
+		if t.writers != nil {
+			err = errors.Join(t.scalars(o.Time, "train", o.Record), t.scalars(o.Time, "validation", o.Record))
+		}
 	case fit.AtEnd:
 		var errs []error
 		for _, w := range t.writers {
 			errs = append(errs, w.close())
 		}
 		t.writers = nil
-		return t.named(errors.Join(errs...))
+		err = errors.Join(errs...)
+	}
+	if err != nil {
+		return fmt.Errorf("event files for TensorBoard in %s: %w", t.Dir, err)
 	}
 	return nil
 }
 
-func (t *TensorBoard) named(err error) error {
-	if err != nil {
-		err = fmt.Errorf("event files for TensorBoard in %s: %w", t.Dir, err)
+func (t *TensorBoard) start(o *fit.Observation) error {
+	t.begun, t.writers = o, map[string]*eventFile{}
+	w, err := t.writer("train")
+	if err != nil || o.Resumed {
+		return err
 	}
-	return err
-}
-
-// writer returns the writer of a run. It opens the run at the first call.
-func (t *TensorBoard) writer(run string) (*runWriter, error) {
-	if w := t.writers[run]; w != nil {
-		return w, nil
-	}
-	w, err := t.open(run)
-	if err != nil {
-		return nil, t.named(err)
-	}
-	t.writers[run] = w
-	return w, nil
-}
-
-func (t *TensorBoard) open(run string) (w *runWriter, err error) {
-	w = &runWriter{}
-	dir, o := filepath.Join(t.Dir, run), t.begun
-	if t.joins {
-		events, err := cut(dir, t.beyond)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range events {
-			if strings.HasPrefix(e.tag, "epoch_") {
-				w.done = max(w.done, e.step+1)
-			}
-		}
-	}
-	if w.eventFile, err = createEvents(dir, o.Time); err != nil {
-		return nil, err
-	}
-	if err = t.begin(run, w); err != nil {
-		return nil, errors.Join(err, w.close())
-	}
-	return w, nil
-}
-
-// begin writes the first events of a run in this process.
-func (t *TensorBoard) begin(run string, w *runWriter) error {
-	o := t.begun
-	if !t.joins {
-		// TensorBoard drops all earlier events whose step is not below that of START.
-		if err := w.write(event(o.Time, 0, message(nil, eventSession, sessionStart))); err != nil {
+	// A validation of an earlier training in the folder must not count as one of this training.
+	if _, missing := os.Stat(filepath.Join(t.Dir, "validation")); missing == nil {
+		if _, err := t.writer("validation"); err != nil {
 			return err
 		}
 	}
-	for i := range o.Earlier {
-		if r := &o.Earlier[i]; int64(r.Epoch) > w.done {
-			if err := w.scalars(o, run, r.Scalars()); err != nil {
-				return err
-			}
-		}
+	if t.Graph != nil {
+		return t.graph(w)
 	}
 	return nil
 }
 
-// beyond reports whether an event is after the checkpoint of a run that resumes.
-func (t *TensorBoard) beyond(e parsed) bool {
-	if ofEpoch(e.tag) {
-		return e.step >= int64(t.begun.EpochsDone)
+// writer returns the writer of a run. It opens the run at the first call.
+func (t *TensorBoard) writer(run string) (*eventFile, error) {
+	if w := t.writers[run]; w != nil {
+		return w, nil
 	}
-	return e.tag != "" && e.step > t.begun.Step
-}
-
-// continues reports whether the newest training in the folder is the one that the run resumes. It
-// returns false if an epoch has other values in the folder. If no epoch can be compared, it returns
-// false if the events to remove belong to a complete epoch, or if the run has complete epochs and any
-// event is to be removed.
-func (t *TensorBoard) continues() (bool, error) {
-	o := t.begun
-	if !o.Resumed {
-		return false, nil
-	}
-	newest, err := newestEvents(filepath.Join(t.Dir, "train"))
+	dir := filepath.Join(t.Dir, run)
+	existing, err := eventFiles(dir)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	own := map[fit.Scalar]uint32{} // the bits of a value; the keys have none
-	for i := range o.Earlier {
-		for _, s := range o.Earlier[i].Scalars() {
-			own[fit.Scalar{Run: s.Run, Name: s.Name, Step: s.Step}] = math.Float32bits(float32(s.Value))
-		}
+	w, err := createEvents(dir, t.begun.Time)
+	if err != nil {
+		return nil, err
 	}
-	common, removes, removesEpoch := false, false, false
-	for _, r := range newest {
-		for _, e := range r.events {
-			value, known := own[fit.Scalar{Run: "train", Name: e.tag, Step: e.step}]
-			switch {
-			case t.beyond(e):
-				removes, removesEpoch = true, removesEpoch || ofEpoch(e.tag)
-			case known && value != e.value:
-				return false, nil
+	t.writers[run] = w
+	step := int64(0)
+	if t.begun.Resumed {
+		step = t.begun.Step + 1
+	}
+	if err := w.write(event(t.begun.Time, step, message(nil, eventSession, sessionStart))); err != nil {
+		return nil, err
+	}
+	if len(existing) == 0 {
+		for i := range t.begun.Earlier {
+			if err := t.scalars(t.begun.Time, run, &t.begun.Earlier[i]); err != nil {
+				return nil, err
 			}
-			common = common || known
 		}
 	}
-	return common || !removesEpoch && !(removes && o.EpochsDone > 0), nil
+	return w, nil
 }
 
-func (t *TensorBoard) graph(w *runWriter) error {
+func (t *TensorBoard) graph(w *eventFile) error {
 	graph, err := t.Graph()
 	if err != nil {
 		return fmt.Errorf("the graph: %w", err)
@@ -196,66 +112,28 @@ func (t *TensorBoard) graph(w *runWriter) error {
 	return w.write(event(t.begun.Time, 0, message(nil, eventGraph, graph)))
 }
 
-// ofEpoch reports whether the step of a tag is the number of an epoch.
-func ofEpoch(tag string) bool {
-	return strings.HasPrefix(tag, "epoch_") || strings.HasSuffix(tag, histogramSuffix)
-}
-
-func (t *TensorBoard) histograms(o *fit.Observation) error {
-	if len(o.Histograms) == 0 || t.writers == nil {
-		return nil
-	}
-	w, err := t.writer("train")
-	if err != nil {
-		return err
-	}
-	var values []*pb.Summary_Value
-	for _, h := range o.Histograms {
-		values = append(values, histogram(h))
-	}
-	return t.named(w.summary(o.Time, int64(o.Record.Epoch)-1, values))
-}
-
-func (t *TensorBoard) write(o *fit.Observation, scalars []fit.Scalar) error {
-	if t.writers == nil {
-		return nil // the run has not begun
-	}
-	for _, run := range []string{"train", "validation"} {
-		if !slices.ContainsFunc(scalars, func(s fit.Scalar) bool { return s.Run == run }) {
-			continue
-		}
-		w, err := t.writer(run)
-		if err == nil {
-			err = t.named(w.scalars(o, run, scalars))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// scalars writes the scalars of a run. An event has those of one step and kind.
-func (w *runWriter) scalars(o *fit.Observation, run string, scalars []fit.Scalar) error {
-	var values []*pb.Summary_Value
-	var first fit.Scalar
-	for _, s := range scalars {
+// scalars writes the scalars of a run from the record of an epoch. The scalars of one step are one
+// event.
+func (t *TensorBoard) scalars(at time.Time, run string, r *fit.Record) error {
+	var steps []int64
+	values := map[int64][]*pb.Summary_Value{}
+	for _, s := range r.Scalars() {
 		if s.Run != run {
 			continue
 		}
-		if len(values) > 0 && (s.Step != first.Step || ofEpoch(s.Name) != ofEpoch(first.Name)) {
-			if err := w.summary(o.Time, first.Step, values); err != nil {
-				return err
-			}
-			values = nil
+		if values[s.Step] == nil {
+			steps = append(steps, s.Step)
 		}
-		if len(values) == 0 {
-			first = s
-		}
-		values = append(values, scalar(s.Name, s.Value))
+		values[s.Step] = append(values[s.Step], scalar(s.Name, s.Value))
 	}
-	if len(values) == 0 {
+	if len(steps) == 0 {
 		return nil
 	}
-	return w.summary(o.Time, first.Step, values)
+	w, err := t.writer(run)
+	for _, step := range steps {
+		if err == nil {
+			err = w.summary(at, step, values[step])
+		}
+	}
+	return err
 }

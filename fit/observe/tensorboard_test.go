@@ -6,15 +6,19 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/framework/summary_go_proto"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/fit"
+	"steadyfit/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,16 +26,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var at = time.Unix(1_700_000_000, 500_000_000)
 
 func record(epoch int, loss float64) *fit.Record {
-	return &fit.Record{Epoch: epoch, Step: int64(10 * epoch), Metrics: fit.Metrics{{Name: "loss", Value: loss}, {Name: "val_loss", Value: 2 * loss}}}
+	return &fit.Record{Epoch: epoch, Step: int64(10 * epoch),
+		Metrics: fit.Metrics{{Name: "loss", Value: loss}, {Name: "val_loss", Value: 2 * loss}}}
 }
 
 func epoch(n int) *fit.Observation {
 	r := record(n, 1/float64(n))
 	return &fit.Observation{Moment: fit.AtEpoch, Time: at, Step: r.Step, EpochsDone: n, Record: r, Metrics: r.Metrics}
-}
-
-func step(n int64) *fit.Observation {
-	return &fit.Observation{Moment: fit.AtStep, Time: at, Step: n, EpochStep: int(n % 10), StepsPerEpoch: 10, Metrics: fit.Metrics{{Name: "loss", Value: float64(n)}}}
 }
 
 func observe(t *testing.T, o fit.Observer, list ...*fit.Observation) {
@@ -48,8 +49,8 @@ type point struct {
 	value float32
 }
 
-// points returns the scalars of a folder in the order of its files. An event START drops all
-// scalars before it.
+// points returns the scalars of a folder in the order of its files. An event START drops all scalars
+// before it whose step is not below its own.
 func points(t *testing.T, dir string) (found []point) {
 	t.Helper()
 	paths, err := eventFiles(dir)
@@ -58,16 +59,33 @@ func points(t *testing.T, dir string) (found []point) {
 		content, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for len(content) > 0 {
-			b, size, ok := unframe(content)
-			require.True(t, ok, "%s has an incomplete record", path)
-			content = content[size:]
-			e, values, err := parseEvent(b)
-			require.NoError(t, err)
-			if e.start {
-				found = nil
-			}
-			for _, v := range values {
-				found = append(found, point{v.Tag, e.step, math.Float32frombits(binary.LittleEndian.Uint32(v.GetTensor().TensorContent))})
+			n := binary.LittleEndian.Uint64(content)
+			require.Equal(t, wire.Checksum(content[:8]), binary.LittleEndian.Uint32(content[8:]))
+			record := content[12 : 12+n]
+			require.Equal(t, wire.Checksum(record), binary.LittleEndian.Uint32(content[12+n:]))
+			content = content[n+frameBytes:]
+			found = append(found, parse(t, record, &found)...)
+		}
+	}
+	return found
+}
+
+func parse(t *testing.T, event []byte, earlier *[]point) (found []point) {
+	var step int64
+	for f := range wire.Fields(event, new(error), func(_ int, cause error) error { return cause }) {
+		switch f.Num {
+		case eventStep:
+			n, _ := protowire.ConsumeVarint(f.Raw[len(f.Raw)-f.Size:])
+			step = int64(n)
+		case eventSession:
+			require.Equal(t, sessionStart, f.Value)
+			*earlier = slices.DeleteFunc(*earlier, func(p point) bool { return p.step >= step })
+		case eventSummary:
+			var s pb.Summary
+			require.NoError(t, proto.Unmarshal(f.Value, &s))
+			for _, v := range s.GetValue() {
+				bits := binary.LittleEndian.Uint32(v.GetTensor().GetTensorContent())
+				found = append(found, point{v.GetTag(), step, math.Float32frombits(bits)})
 			}
 		}
 	}
@@ -83,138 +101,50 @@ var end = &fit.Observation{Moment: fit.AtEnd, Time: at}
 
 func TestTensorBoard(t *testing.T) {
 	dir := t.TempDir()
-	tb := &TensorBoard{Dir: dir, EverySteps: 5}
-	observe(t, tb, start(fit.Observation{}), step(3), step(5), epoch(1), epoch(2), end)
-	require.Equal(t, []point{{"batch_loss", 5, 5}, {"epoch_loss", 0, 1}, {"epoch_loss", 1, 0.5}}, points(t, filepath.Join(dir, "train")))
+	tb := &TensorBoard{Dir: dir}
+	observe(t, tb, start(fit.Observation{}), &fit.Observation{Moment: fit.AtStep}, epoch(1), epoch(2), end)
+	require.Equal(t, []point{{"epoch_loss", 0, 1}, {"epoch_loss", 1, 0.5}}, points(t, filepath.Join(dir, "train")))
 	require.Equal(t, []point{
 		{"epoch_loss", 0, 2}, {"evaluation_loss_vs_iterations", 10, 2},
 		{"epoch_loss", 1, 1}, {"evaluation_loss_vs_iterations", 20, 1},
 	}, points(t, filepath.Join(dir, "validation")))
 
-	// A new training in the folder replaces the events of the earlier one in TensorBoard.
+	// A new training in the folder replaces the events of the earlier one in TensorBoard, also those of a
+	// validation that it has not reached.
+	observe(t, tb, start(fit.Observation{}), end)
+	require.Empty(t, points(t, filepath.Join(dir, "validation")))
 	observe(t, tb, start(fit.Observation{}), epoch(1), end)
 	require.Equal(t, []point{{"epoch_loss", 0, 1}}, points(t, filepath.Join(dir, "train")))
-	require.Equal(t, []string{"events.out.tfevents.1700000000", "events.out.tfevents.1700000001"}, prefixes(t, filepath.Join(dir, "train")))
+	require.Equal(t, []string{"1700000000", "1700000001", "1700000002"}, seconds(t, filepath.Join(dir, "train")))
 }
 
-func prefixes(t *testing.T, dir string) (found []string) {
+// seconds returns the seconds in the names of the event files of a folder.
+func seconds(t *testing.T, dir string) (found []string) {
 	paths, err := eventFiles(dir)
 	require.NoError(t, err)
 	for _, p := range paths {
-		found = append(found, filepath.Base(p)[:len("events.out.tfevents.1700000000")])
+		found = append(found, strings.Split(filepath.Base(p), ".")[3])
 	}
 	return found
 }
 
-// The events of a resumed training have each step once, with the values of the run that came last.
+// A resumed training adds its events to those that are there, or to its earlier epochs.
 func TestTensorBoardResumes(t *testing.T) {
 	dir := t.TempDir()
-	tb := &TensorBoard{Dir: dir, EverySteps: 5}
-	observe(t, tb, start(fit.Observation{}), epoch(1), epoch(2), end) // an earlier training
-	observe(t, tb, start(fit.Observation{}), step(5), epoch(1), step(15), epoch(2), step(25), epoch(3))
-	for _, w := range tb.writers { // the process crashes while it writes
-		_, err := w.file.WriteAt(frame([]byte("x"))[:9], w.size)
-		require.NoError(t, err)
+	tb := &TensorBoard{Dir: dir}
+	observe(t, tb, start(fit.Observation{}), epoch(1))
+	for _, w := range tb.writers { // the process crashes
 		require.NoError(t, w.close())
 	}
 	resumed := start(fit.Observation{Resumed: true, Step: 10, EpochsDone: 1, Earlier: []fit.Record{*record(1, 1)}})
-	observe(t, tb, resumed, step(15), epoch(2), step(25), epoch(3), end)
-	require.Equal(t, []point{
-		{"batch_loss", 5, 5}, {"epoch_loss", 0, 1}, {"batch_loss", 15, 15}, {"epoch_loss", 1, 0.5}, {"batch_loss", 25, 25}, {"epoch_loss", 2, float32(1. / 3)},
-	}, points(t, filepath.Join(dir, "train")))
-	require.Equal(t, []point{
-		{"epoch_loss", 0, 2}, {"evaluation_loss_vs_iterations", 10, 2},
-		{"epoch_loss", 1, 1}, {"evaluation_loss_vs_iterations", 20, 1},
-		{"epoch_loss", 2, float32(2. / 3)}, {"evaluation_loss_vs_iterations", 30, float32(2. / 3)},
-	}, points(t, filepath.Join(dir, "validation")))
+	observe(t, tb, resumed, epoch(2), end)
+	want := []point{{"epoch_loss", 0, 1}, {"epoch_loss", 1, 0.5}}
+	require.Equal(t, want, points(t, filepath.Join(dir, "train")))
 
-	// In another folder, the events of earlier epochs are added.
-	other := t.TempDir()
-	tb = &TensorBoard{Dir: other}
-	resumed = start(fit.Observation{Resumed: true, Step: 20, EpochsDone: 2, Earlier: []fit.Record{*record(1, 1), *record(2, 0.5)}})
-	observe(t, tb, resumed, epoch(3), end)
-	require.Equal(t, []point{{"epoch_loss", 0, 1}, {"epoch_loss", 1, 0.5}, {"epoch_loss", 2, float32(1. / 3)}}, points(t, filepath.Join(other, "train")))
-}
-
-// A run that resumes in the folder of another training keeps the files of that training. TensorBoard
-// shows the run, with its earlier epochs.
-func TestTensorBoardResumesBesideAnotherTraining(t *testing.T) {
-	const losses = "epoch_loss"
-	for name, o := range map[string]fit.Observation{
-		"other values":  {Resumed: true, Step: 10, EpochsDone: 1, Earlier: []fit.Record{*record(1, 9)}},
-		"no epoch":      {Resumed: true, Step: 5},
-		"its own epoch": {Resumed: true, Step: 10, EpochsDone: 1, Earlier: []fit.Record{*record(1, 1)}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			tb := &TensorBoard{Dir: dir, EverySteps: 5}
-			observe(t, tb, start(fit.Observation{}), step(5), epoch(1), epoch(2), end)
-			content := func() (all []byte) {
-				for _, run := range []string{"train", "validation"} {
-					paths, err := eventFiles(filepath.Join(dir, run))
-					require.NoError(t, err)
-					b, err := os.ReadFile(paths[0])
-					require.NoError(t, err)
-					all = append(all, b...)
-				}
-				return all
-			}
-			before := content()
-			observe(t, tb, start(o), end)
-			got := points(t, filepath.Join(dir, "train"))
-			if name == "its own epoch" {
-				require.NotEqual(t, before, content())
-				require.Equal(t, []point{{"batch_loss", 5, 5}, {losses, 0, 1}}, got)
-				return
-			}
-			require.Equal(t, before, content())
-			var want []point
-			for _, r := range o.Earlier {
-				want = append(want, point{losses, 0, float32(r.Metrics[0].Value)})
-			}
-			require.Equal(t, want, got)
-		})
-	}
-	// If the first epoch is not complete, there are no values to compare, and the training counts
-	// as the same.
-	dir := t.TempDir()
-	tb := &TensorBoard{Dir: dir, EverySteps: 5}
-	observe(t, tb, start(fit.Observation{}), step(5), step(10), end)
-	observe(t, tb, start(fit.Observation{Resumed: true, Step: 5}), step(10), end)
-	require.Equal(t, []point{{"batch_loss", 5, 5}, {"batch_loss", 10, 10}}, points(t, filepath.Join(dir, "train")))
-}
-
-// A training that ends before its first validation and resumes keeps the files of an earlier training.
-func TestTensorBoardKeepsEarlierValidations(t *testing.T) {
-	dir := t.TempDir()
-	tb := &TensorBoard{Dir: dir}
-	observe(t, tb, start(fit.Observation{}), epoch(1), epoch(2), end)
-	paths, err := eventFiles(filepath.Join(dir, "validation"))
-	require.NoError(t, err)
-	before, err := os.ReadFile(paths[0])
-	require.NoError(t, err)
-	observe(t, tb, start(fit.Observation{}), end)
-	observe(t, tb, start(fit.Observation{Resumed: true, Step: 1}), epoch(1), end)
-	after, err := os.ReadFile(paths[0])
-	require.NoError(t, err)
-	require.Equal(t, before, after)
-	require.Equal(t, []point{{"epoch_loss", 0, 2}, {"evaluation_loss_vs_iterations", 10, 2}}, points(t, filepath.Join(dir, "validation")))
-}
-
-// Files of other programs stay as they are, also those that are newer.
-func TestTensorBoardKeepsOtherFiles(t *testing.T) {
-	dir := t.TempDir()
-	observe(t, &TensorBoard{Dir: dir}, start(fit.Observation{}), end)
-	keras := filepath.Join(dir, "train", "events.out.tfevents.1800000000.host.1.0.v2")
-	summary, err := proto.Marshal(&pb.Summary{Value: []*pb.Summary_Value{scalar("epoch_loss", 1)}})
-	require.NoError(t, err)
-	content := frame(event(at, 9, message(nil, eventSummary, summary)))
-	require.NoError(t, os.WriteFile(keras, content, 0o666))
-	tb := &TensorBoard{Dir: dir}
-	observe(t, tb, start(fit.Observation{Resumed: true, Step: 10, EpochsDone: 1}), end)
-	after, err := os.ReadFile(keras)
-	require.NoError(t, err)
-	require.Equal(t, content, after)
+	tb = &TensorBoard{Dir: t.TempDir()}
+	observe(t, tb, resumed, epoch(2), end)
+	require.Equal(t, want, points(t, filepath.Join(tb.Dir, "train")))
+	require.Len(t, points(t, filepath.Join(tb.Dir, "validation")), 4)
 }
 
 func TestTensorBoardReportsErrors(t *testing.T) {
@@ -226,7 +156,8 @@ func TestTensorBoardReportsErrors(t *testing.T) {
 	require.Error(t, tb.Observe(t.Context(), epoch(1)))
 	require.NoError(t, os.Remove(file))
 	observe(t, tb, epoch(2), end)
-	require.Equal(t, []point{{"epoch_loss", 1, 0.5}}, points(t, filepath.Join(file, "train")), "it begins when the folder can be used")
+	require.Equal(t, []point{{"epoch_loss", 1, 0.5}}, points(t, filepath.Join(file, "train")),
+		"it begins when the folder can be used")
 
 	tb = &TensorBoard{Dir: t.TempDir(), Graph: func() ([]byte, error) { return nil, errors.New("no graph") }}
 	require.ErrorContains(t, tb.Observe(t.Context(), start(fit.Observation{})), "no graph")

@@ -21,5 +21,6 @@
 // model, shapes, options and machine.
 //
 // Choose takes a [Plan] and returns a [Choice], and Choice.Configuration.Apply changes the
-// options of the session. A trial is the same program, and ends before main begins.
+// options of the session. A trial is the same program, in
+// which [Init], at the start of main, runs the trial.
 package autotune

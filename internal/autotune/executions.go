@@ -5,14 +5,14 @@ import (
 	"iter"
 
 	"steadyfit/data"
-	"steadyfit/internal/capability"
 )
 
 // Trainer is the part of a session that Executions uses. A Live is one, too.
 type Trainer interface {
 	TrainMetrics() []string
 	Train(ctx context.Context, step int64, b data.Batch, out []float64) error
-	capability.Session
+	Stack(i, n int, b data.Batch) error
+	TrainN(ctx context.Context, step int64, n int, out []float64) error
 }
 
 // Executions trains in an endless loop over the batches of a dataset.
@@ -25,15 +25,14 @@ type Executions struct {
 	Ahead *data.Prefetched
 
 	trainer Trainer
-	can     capability.Set
 	next    func() (data.Batch, error, bool)
 	stop    func()
 }
 
 // NewExecutions reads the given number of batches ahead. The result must be closed.
 func NewExecutions(t Trainer, ds data.Dataset, batch, steps, ahead int) *Executions {
-	e := &Executions{Steps: steps, Out: make([]float64, len(t.TrainMetrics())), Ahead: data.Prefetch(ds, ahead), trainer: t, can: t.Capabilities()}
-	e.Ahead.SetBlock(steps)
+	e := &Executions{Steps: steps, Out: make([]float64, len(t.TrainMetrics())), Ahead: data.Prefetch(ds, ahead),
+		trainer: t}
 	whole := ds.Len() / batch
 	if whole > steps {
 		whole -= whole % steps // executions must end at the end of a pass
@@ -65,7 +64,7 @@ func (e *Executions) Run(ctx context.Context) error {
 		switch {
 		case err != nil:
 		case e.Steps > 1:
-			err = e.can.Stack(i, e.Steps, b)
+			err = e.trainer.Stack(i, e.Steps, b)
 		default:
 			err = e.trainer.Train(ctx, e.Done, b, e.Out)
 		}
@@ -74,7 +73,7 @@ func (e *Executions) Run(ctx context.Context) error {
 		}
 	}
 	if e.Steps > 1 {
-		if err := e.can.TrainN(ctx, e.Done, e.Steps, e.Out); err != nil {
+		if err := e.trainer.TrainN(ctx, e.Done, e.Steps, e.Out); err != nil {
 			return err
 		}
 	}
@@ -82,10 +81,27 @@ func (e *Executions) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close ends reading. It does not close the trainer.
+// Close stops reading batches ahead. It does not close the trainer.
 func (e *Executions) Close() error {
 	if e != nil {
 		e.stop()
 	}
 	return nil
+}
+
+// Prefetch returns how many batches of batch samples to read ahead: those that fit in 4 MiB, but at
+// least 2 and at most 64. If the training has a memory budget (budgeted), the result is 2. Waking the
+// consumer of the batches takes some microseconds, as long as a short step. With several batches ahead,
+// the consumer waits less often.
+func Prefetch(ds data.Dataset, batch int, budgeted bool) int {
+	const (
+		bytes = 4 << 20
+		least = 2
+		most  = 64
+	)
+	if budgeted {
+		return least
+	}
+	one := max(data.Prefetch(ds, 0).PassBytes(batch), 1)
+	return int(min(max(bytes/one, least), most))
 }

@@ -2,7 +2,6 @@ package autotune
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"os/exec"
 	"testing"
@@ -49,27 +48,25 @@ func TestChooser(t *testing.T) {
 	const us = time.Microsecond
 	for _, c := range []struct {
 		name   string
-		starts bool
 		took   func(int, bool) time.Duration
 		caller bool
 		ran    [2]int
 	}{
-		// A warm-up of 3 executions, and 3 or more blocks in each kind of thread. The number of executions
-		// of a block (17, 26 or 3) depends on their time.
-		{"short steps in threads at first", false, constant(180*us, 80*us), true, [2]int{3 + 3*17, 3 * 17}},
-		{"short steps in the calling thread at first", true, constant(180*us, 80*us), true, [2]int{3 * 26, 3 + 3*26}},
-		{"steps that threads share", false, constant(2*time.Millisecond, 3*time.Millisecond), false, [2]int{3 + 3*3, 3 * 3}},
-		{"the same time", false, constant(100*us, 100*us), false, [2]int{3 + 9*26, 9 * 26}},
-		{"long steps are not compared", true, constant(30*time.Millisecond, 30*time.Millisecond), false, [2]int{0, 3}},
-		{"one disturbed block decides nothing", false, func(i int, in bool) time.Duration {
+		// A warm-up of 3 executions, and 5 blocks in each kind of thread. The number of executions
+		// of a block (17, 2, 26 or 16) depends on their time in the warm-up.
+		{"short steps", constant(180*us, 80*us), true, [2]int{3 + 5*17, 5 * 17}},
+		{"steps that threads share", constant(2*time.Millisecond, 3*time.Millisecond), false, [2]int{3 + 5*3, 5 * 3}},
+		{"the same time", constant(100*us, 100*us), false, [2]int{3 + 5*26, 5 * 26}},
+		{"long steps are not compared", constant(30*time.Millisecond, 30*time.Millisecond), false, [2]int{3, 0}},
+		{"one disturbed block decides nothing", func(i int, in bool) time.Duration {
 			if in && i < 60 {
 				return time.Second
 			}
 			return constant(200*us, 100*us)(i, in)
-		}, true, [2]int{3 + 9*16, 9 * 16}},
+		}, true, [2]int{3 + 5*16, 5 * 16}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			chosen := chooser{caller: c.starts}
+			var chosen chooser
 			assert.Equal(t, c.ran, decideWith(t, &chosen, c.took))
 			assert.Equal(t, c.caller, chosen.caller)
 		})
@@ -82,11 +79,10 @@ func TestChooserIgnoresRemainders(t *testing.T) {
 	for range 5 {
 		c.add(8, time.Millisecond)
 	}
-	require.Equal(t, 5, c.executions)
 	c.add(32, time.Millisecond)
-	assert.Equal(t, chooser{samples: 32, executions: 1, ran: 1}, c)
+	assert.Equal(t, chooser{samples: 32, ran: 1}, c)
 	c.add(8, time.Hour)
-	assert.Equal(t, chooser{samples: 32, executions: 1, ran: 1}, c)
+	assert.Equal(t, chooser{samples: 32, ran: 1}, c)
 }
 
 // A training whose steps change threads while they are measured has the weights of a training with
@@ -113,7 +109,7 @@ func TestLiveKeepsBits(t *testing.T) {
 				defer s.Close()
 				l := &Live{Session: s, chooser: chooser{decided: true}}
 				if live {
-					l = NewLive(s, 32, slog.New(slog.DiscardHandler))
+					l = NewLive(s, 32)
 					assert.False(t, l.decided)
 				}
 				out := make([]float64, len(l.TrainMetrics()))
@@ -167,19 +163,19 @@ func TestLaterTraining(t *testing.T) {
 		return
 	}
 	p := planned(t)
-	p.Limits.Threads, p.CacheOnly = true, true
+	p.Limits.Threads, p.Steps = true, 1
 	info, err := tfbind.Load("")
 	require.NoError(t, err)
-	e := entry{Format: format, Key: newKey(&p, info), Choice: &Choice{Measurements: []Measurement{{Rounds: 5, Step: 1, Ratio: 1, Low: 1, High: 1}}}}
-	for i, c := range []Configuration{intra, single, fused} {
-		ratio := 0.5 + 0.1*float64(i)
-		e.Choice.Measurements = append(e.Choice.Measurements, Measurement{Configuration: c, Rounds: 5, Step: ratio, Ratio: ratio, Low: ratio, High: ratio})
+	kept, err := p.open(info)
+	require.NoError(t, err)
+	for i, c := range []Configuration{fused, intra.over(fused), single.over(fused)} {
+		ratio := 0.6 - 0.1*float64(i)
+		require.NoError(t, kept.add(Measurement{Configuration: c, Rounds: 5, Step: ratio, Ratio: ratio, Low: ratio,
+			High: ratio}, false))
 	}
-	require.NoError(t, p.save(e))
 	choose := func() Choice {
 		c, err := Choose(t.Context(), p)
 		require.NoError(t, err)
-		assert.True(t, c.Cached)
 		return c
 	}
 	open := func(c Configuration) {
@@ -189,14 +185,11 @@ func TestLaterTraining(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.Close())
 	}
-	first := choose()
-	assert.Equal(t, intra, first.Configuration)
-	assert.NotContains(t, first.Reason, needsProcess)
+	assert.Equal(t, single.over(fused), choose().Configuration)
 	open(Configuration{})
 
 	later := choose()
 	assert.Equal(t, fused, later.Configuration)
-	assert.Contains(t, later.Reason, "intra threads 1 and 1 more are out: "+needsProcess)
 	require.ErrorIs(t, intra.TooLate(p.Options), gpuopts.ErrTooLate)
 	require.NoError(t, fused.TooLate(p.Options))
 	assert.Equal(t, fused, intra.over(fused).Within(p.Limits, p.Options))

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
-	"steadyfit/internal/allocator"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -78,6 +78,10 @@ func sumOfWeights(ctx context.Context, s *session.Session) (sum string, err erro
 // TestRoundsAsItSays trains with each possible configuration, in a separate process, since threads
 // belong to the process. If Configuration.Rounds is false, the weights equal those of plain steps,
 // bit for bit.
+//
+//lane:skip race (sets oneDNN itself)
+//lane:run onednn
+//lane:skip check (long)
 func TestRoundsAsItSays(t *testing.T) {
 	info, err := tfbind.Load("")
 	require.NoError(t, err)
@@ -101,10 +105,10 @@ func TestRoundsAsItSays(t *testing.T) {
 			m, err := savedmodels.Builtin(c.model)
 			require.NoError(t, err)
 			s := spec{Library: info.Library, Model: m.Dir, Hash: m.Hash, Batch: 32}
-			p := Plan{Model: m, Data: c.data, Batch: s.Batch, Limits: Limits{StepsPerExecution: 5, Compiled: true, Threads: true, Precision: true}}
-			s.Data = t.TempDir()
-			s.Fields, err = sample(&p, s.Data, time.Minute)
-			require.NoError(t, err)
+			p := Plan{Model: m, Data: c.data, Batch: s.Batch,
+				Limits: Limits{StepsPerExecution: 5, Compiled: true, Threads: true, Precision: true}}
+			s.Data = filepath.Join(t.TempDir(), "batches")
+			require.NoError(t, sample(&p, s.Data, time.Minute))
 			weights := func(configuration Configuration, callerRuns bool) string {
 				t.Helper()
 				s := s
@@ -127,15 +131,15 @@ func TestRoundsAsItSays(t *testing.T) {
 			plain := weights(Configuration{}, false)
 			require.Len(t, plain, 2*sha256.Size+1)
 
-			_, jemalloc := allocator.Find(allocator.Jemalloc)
+			_, jemalloc := tfprocess.FindAllocator(tfprocess.Jemalloc)
 			p.Limits.Restart = jemalloc == nil
-			o, err := newOffer(&p)
+			o, err := p.fastSpace()
 			require.NoError(t, err)
 			require.Contains(t, o.bases, Configuration{StepsPerExecution: 5})
-			o.settings = append(o.settings, Configuration{Executor: gpuopts.SingleThreaded}, inter)
+			settings := append(slices.Concat(o.threads, o.memories), Configuration{Executor: gpuopts.SingleThreaded}, inter)
 			same := []Configuration{{}}
 			for _, base := range append([]Configuration{{}}, o.bases...) {
-				for _, setting := range append([]Configuration{{}}, o.settings...) {
+				for _, setting := range append([]Configuration{{}}, settings...) {
 					if configuration := setting.over(base); !configuration.Plain() && !configuration.Rounds() {
 						same = append(same, configuration)
 					}
@@ -149,7 +153,8 @@ func TestRoundsAsItSays(t *testing.T) {
 			}
 			require.Equal(t, oneDNN || c.eigen, c.rounds.Rounds())
 			if c.rounds.Rounds() && runtime.NumCPU() > 1 {
-				assert.NotEqual(t, plain, weights(c.rounds, false), "%v is the same steps now: then session.Rounding need not have it", c.rounds)
+				assert.NotEqual(t, plain, weights(c.rounds, false), "%v is the same steps now: then Rounding need not have it",
+					c.rounds)
 			}
 		})
 	}

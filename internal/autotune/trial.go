@@ -3,28 +3,29 @@ package autotune
 import (
 	"bufio"
 	"context"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"math"
 	"os"
+	"reflect"
+	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/internal/allocator"
 	"steadyfit/internal/child"
-	"steadyfit/internal/columns"
 	"steadyfit/internal/feature"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
-	"steadyfit/internal/prefetch"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -33,7 +34,8 @@ import (
 // Env is the environment variable that marks a process as a trial.
 const Env = "STEADYFIT_TRIAL"
 
-// spec describes a trial. The parent sends it first; each later line requests a round.
+// spec describes a trial. The parent sends it first. Each later line requests a round: executions for a number
+// of seconds, but at least one execution.
 type spec struct {
 	Library string `json:"library"`
 	// Model is the folder of the SavedModel, Hash the hash of its graph, and Loss the name of
@@ -45,22 +47,13 @@ type spec struct {
 	Configuration Configuration   `json:"configuration"`
 	// Live chooses between TensorFlow's threads and the calling thread, as a training does.
 	Live bool `json:"live"`
-	// Data is the folder of the data, which has Fields (package columns).
-	Data   string   `json:"data"`
-	Fields []string `json:"fields"`
-	Batch  int      `json:"batch"`
+	// Data is the file of the data (sample).
+	Data  string `json:"data"`
+	Batch int    `json:"batch"`
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64 `json:"learning_rate"`
-	// AsSet makes the trial run like a training whose options specify the configuration: the data is
-	// shuffled, and Live is turned off if the configuration sets threads. Budgeted makes the trial run
-	// like a training with a memory budget.
-	AsSet    bool `json:"as_set,omitempty"`
+	// Budgeted makes the trial run like a training with a memory budget.
 	Budgeted bool `json:"budgeted,omitempty"`
-}
-
-// round requests executions for a number of seconds, but at least one execution.
-type round struct {
-	Seconds float64 `json:"seconds"`
 }
 
 // answer is a message of a trial: one after warming up, and one for each round.
@@ -69,31 +62,29 @@ type answer struct {
 	Step      float64 `json:"step"`
 	Execution float64 `json:"execution"`
 	// Finite is false once a loss was NaN or infinite.
-	Finite bool         `json:"finite"`
-	Peak   memory.Bytes `json:"peak"`
-	Anon   memory.Bytes `json:"anon"`
-	Base   memory.Bytes `json:"base"`
-	// StepPeak is the highest RSS since the session was opened. Opened and OpenedAnon are the RSS and the
-	// anonymous memory at that time. Mapped is the RSS that is not anonymous memory.
-	StepPeak   memory.Bytes `json:"step_peak"`
-	Opened     memory.Bytes `json:"opened"`
-	OpenedAnon memory.Bytes `json:"opened_anon"`
-	Mapped     memory.Bytes `json:"mapped"`
-	// Opening is the highest RSS up to the end of opening the session.
+	Finite bool `json:"finite"`
+	// Anon is the anonymous memory, and Base its amount before the session was opened.
+	Anon memory.Bytes `json:"anon"`
+	Base memory.Bytes `json:"base"`
+	// Peak is the highest RSS since the session was opened, and Opening the highest RSS before. Mapped is
+	// the RSS that is not anonymous memory.
+	Peak     memory.Bytes `json:"peak"`
 	Opening  memory.Bytes `json:"opening"`
+	Mapped   memory.Bytes `json:"mapped"`
 	Features *Features    `json:"features,omitempty"`
 	// Failure is the reason why the trial ends. Lasting means that it would fail again at
 	// another time.
 	Failure string `json:"failure,omitempty"`
 	Lasting bool   `json:"lasting,omitempty"`
-	// BadModel means that the failure is a savedmodels.ErrNotSavedModel.
-	BadModel bool `json:"bad_model,omitempty"`
 }
 
 // lasting reports whether an error means that a model cannot run in a configuration. Other
 // errors, such as a lack of memory, may not occur again.
 func lasting(err error) bool {
-	for _, kind := range []error{tfbind.ErrInvalidArgument, &tfbind.Error{Code: "FAILED_PRECONDITION"}, &tfbind.Error{Code: "UNIMPLEMENTED"}, session.ErrStack, feature.ErrDiffer, savedmodels.ErrNoFeatures, savedmodels.ErrNoSignature, session.ErrData} {
+	for _, kind := range []error{
+		tfbind.ErrInvalidArgument, &tfbind.Error{Code: "FAILED_PRECONDITION"}, &tfbind.Error{Code: "UNIMPLEMENTED"},
+		session.ErrStack, session.ErrData, feature.ErrDiffer, savedmodels.ErrNoFeatures, savedmodels.ErrNoSignature,
+	} {
 		if errors.Is(err, kind) {
 			return true
 		}
@@ -101,24 +92,36 @@ func lasting(err error) bool {
 	return false
 }
 
-// A trial is a process of the same program that ends before main begins, so the program needs no code
-// for it, and main is not repeated. It runs on the first thread of the process, as the command does.
-func init() {
+// trialsAllowed is true once Init has been called.
+var trialsAllowed atomic.Bool
+
+// Init allows trials, which run in child processes of the same program. A program calls it at the start
+// of main. In a trial, Init runs the trial and returns true when the trial has ended: the program must
+// then exit. In all other processes it returns false at once.
+func Init(ctx context.Context) (trial bool, err error) {
+	trialsAllowed.Store(true)
 	if os.Getenv(Env) == "" {
-		return
+		return false, nil
 	}
 	// If memory runs out, the kernel should kill the trial. If this setting fails, the kernel
 	// chooses a process itself.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
-	code := 0
-	if err := runTrial(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "autotune:", err)
-		code = 1
+	if err := runTrial(ctx); err != nil {
+		return true, fmt.Errorf("autotune: %w", err)
 	}
-	os.Exit(code) // the process is a trial
+	return true, nil
 }
 
-// runTrial runs rounds until the parent has ended or an error occurs.
+// CheckAllowed returns an *option.Error if the program has not called Init.
+func CheckAllowed() error {
+	if trialsAllowed.Load() {
+		return nil
+	}
+	return option.New("Autotune.Mode", "trials run in child processes, which this program does not allow",
+		"call train.Init at the start of main, or leave {Autotune.Mode} empty")
+}
+
+// runTrial runs rounds of the trial that the variable Env describes, until the parent has ended or an error occurs.
 func runTrial(ctx context.Context) (err error) {
 	var s spec
 	parent, err := child.Connect(Env, &s)
@@ -127,7 +130,7 @@ func runTrial(ctx context.Context) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, parent.Send(answer{Failure: err.Error(), Lasting: lasting(err), BadModel: errors.Is(err, savedmodels.ErrNotSavedModel)}))
+			err = errors.Join(err, parent.Send(answer{Failure: err.Error(), Lasting: lasting(err)}))
 		}
 	}()
 	requests := listen(parent.Requests)
@@ -146,11 +149,11 @@ func runTrial(ctx context.Context) (err error) {
 		if err := parent.Send(a); err != nil {
 			return err
 		}
-		var r round
-		if err := json.Unmarshal(<-requests, &r); err != nil {
+		var seconds float64
+		if err := json.Unmarshal(<-requests, &seconds); err != nil {
 			return fmt.Errorf("request: %w", err)
 		}
-		if a, err = t.run(ctx, r.Seconds); err != nil {
+		if a, err = t.run(ctx, seconds); err != nil {
 			return err
 		}
 	}
@@ -190,15 +193,14 @@ type trainer struct {
 	finite     bool
 	features   *Features // of the data, or nil
 	base       memory.Bytes
-	opened     memory.Sample
-	opening    memory.Bytes // the highest RSS up to the sample opened
+	opening    memory.Bytes // the highest RSS until the session was open
 	memory     *memory.Sampler
 }
 
 // checkProcess checks that the variables of Environment had their effect on this process.
 func (c Configuration) checkProcess() error {
 	want := c.Allocator
-	if want == allocator.Mmap {
+	if want == tfprocess.Mmap {
 		want = "glibc"
 	}
 	if want != "" && native.Allocator() != want {
@@ -233,7 +235,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	if model.Hash != s.Hash {
 		return t, fmt.Errorf("%w: the graph of %s is not the one that was planned", savedmodels.ErrChanged, s.Model)
 	}
-	if t.data, err = columns.Open(s.Data, s.Fields, false); err != nil {
+	if t.data, err = readSample(s.Data); err != nil {
 		return t, err
 	}
 	t.base = ownMemory()
@@ -253,7 +255,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	}
 	t.live = &Live{Session: t.session, chooser: chooser{decided: true}}
 	if s.Live {
-		t.live = NewLive(t.session, s.Batch, slog.New(slog.DiscardHandler))
+		t.live = NewLive(t.session, s.Batch)
 	}
 	if s.LearningRate > 0 {
 		if err := t.session.SetLearningRate(s.LearningRate); err != nil {
@@ -266,12 +268,12 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 			return t, err
 		}
 	}
-	steps := t.session.Capabilities().Stackable(max(o.StepsPerExecution, 1), s.Batch)
+	steps := t.session.Stackable(max(o.StepsPerExecution, 1), s.Batch)
 	if n := s.Configuration.StepsPerExecution; n > 1 && n != steps {
 		return t, fmt.Errorf("%w: expected %d steps per execution, but only %d are possible", session.ErrStack, n, steps)
 	}
 	// Batches are read ahead as in a training, since that takes memory and time.
-	t.executions = NewExecutions(t.live, s.order(ds), s.Batch, steps, s.ahead(ds))
+	t.executions = NewExecutions(t.live, ds.Shuffle(1), s.Batch, steps, s.ahead(ds))
 	if o.Device.Executor != "" {
 		return t, t.evaluate(ctx, ds, s.Batch)
 	}
@@ -280,15 +282,13 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 
 // computeFeatures runs the checks that a training runs before it uses cached features. Then it
 // computes the features of all the data and returns them.
-func (t *trainer) computeFeatures(ctx context.Context, f *savedmodels.Features, batch int) (ds *data.InMemory, err error) {
-	x, err := t.session.Capabilities().NewFeatureStep(f)
+func (t *trainer) computeFeatures(ctx context.Context, f *savedmodels.Features, batch int) (ds *data.InMemory,
+	err error) {
+	x, err := t.session.NewFeatureStep(f)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
-	if err := x.CheckIndependent(ctx, t.data, batch); err != nil {
-		return nil, err
-	}
 	c, err := x.CheckTraining(ctx, t.data, batch)
 	if err != nil {
 		return nil, err
@@ -297,15 +297,11 @@ func (t *trainer) computeFeatures(ctx context.Context, f *savedmodels.Features, 
 		return nil, err
 	}
 	n := ds.Len()
-	t.features = &Features{Samples: n, Bytes: memory.Bytes(n * x.SampleBytes()), Seconds: float64(n) * c.Compute.Seconds(), Difference: c.Difference}
-	return ds, nil
-}
-
-func (s spec) order(ds *data.InMemory) data.Dataset {
-	if s.AsSet {
-		return ds.Shuffle(1)
+	t.features = &Features{
+		Samples: n, Bytes: memory.Bytes(n * x.SampleBytes()),
+		Seconds: float64(n) * c.Compute.Seconds(), Difference: c.Difference,
 	}
-	return ds
+	return ds, nil
 }
 
 // ahead returns the number of batches to read ahead.
@@ -313,7 +309,7 @@ func (s spec) ahead(ds *data.InMemory) int {
 	if s.Configuration.NoPrefetch {
 		return 0
 	}
-	return prefetch.Default(ds, s.Batch, s.Budgeted)
+	return Prefetch(ds, s.Batch, s.Budgeted)
 }
 
 // opens begins to measure the peak of steps. With a budget it first makes malloc return memory, as
@@ -321,17 +317,18 @@ func (s spec) ahead(ds *data.InMemory) int {
 func (t *trainer) opens(s spec) (err error) {
 	if s.Budgeted {
 		native.Trim()
-		_ = native.SetMmapThreshold(allocator.MmapThreshold) // not every allocator has a threshold
+		_ = native.SetMmapThreshold(tfprocess.MmapThreshold) // not every allocator has a threshold
 	}
 	if t.memory, err = memory.NewSampler(0); err != nil {
 		return err
 	}
-	if err := t.memory.Sample(0, &t.opened); err != nil {
+	var opened memory.Sample
+	if err := t.memory.Sample(0, &opened); err != nil {
 		return err
 	}
-	t.opening = t.opened.Get(memlayer.Peak).Bytes
+	t.opening = opened.Get(memlayer.Peak).Bytes
 	_ = t.memory.ResetPeak() // otherwise the peak includes opening TensorFlow
-	return t.memory.Sample(0, &t.opened)
+	return nil
 }
 
 // evaluate tries a batch of an evaluation: an executor cannot run all graphs, and a training
@@ -369,14 +366,12 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 	if err := t.memory.Sample(0, &sample); err != nil {
 		return answer{}, err
 	}
-	usage, err := memory.Read()
+	anon := sample.Get(memory.Anon).Bytes
 	return answer{
 		Step: took / float64(executions*t.executions.Steps), Execution: took / float64(executions), Finite: t.finite,
-		Peak: usage.Peak.Bytes, Anon: usage.Anon.Bytes, Base: t.base,
-		StepPeak: sample.Get(memlayer.Peak).Bytes, Opened: t.opened.Get(memory.RSS).Bytes, OpenedAnon: t.opened.Get(memory.Anon).Bytes,
-		Opening: t.opening, Features: t.features,
-		Mapped: max(sample.Get(memory.RSS).Bytes-sample.Get(memory.Anon).Bytes, 0),
-	}, err
+		Anon: anon, Base: t.base, Peak: sample.Get(memlayer.Peak).Bytes, Opening: t.opening,
+		Mapped: max(sample.Get(memory.RSS).Bytes-anon, 0), Features: t.features,
+	}, nil
 }
 
 func (t *trainer) close() error {
@@ -409,52 +404,65 @@ const (
 	sampleBytes = 64 << 20
 )
 
-// sample writes the first batches of a dataset to a folder for the trials: at least one, and as many
-// as sampleBatches, sampleBytes and the time for reading allow. fields are the fields for the inputs
-// of the train signature.
-func sample(p *Plan, dir string, within time.Duration) (fields []string, err error) {
+// sample writes the first batches of a dataset to a file for the trials: at least one, and as many as
+// sampleBatches, sampleBytes and the time for reading allow. They have the fields for the inputs of the
+// train signature.
+func sample(p *Plan, path string, within time.Duration) (err error) {
 	plan, err := session.Compile(p.Model, p.Options)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	pass := data.Pass{Batch: p.Batch, DropRemainder: true}
 	fed, err := session.CheckData(p.Model, plan.Roles().Train, p.Data, pass)
 	if err != nil {
+		return err
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	w, wanted, start, written := gob.NewEncoder(file), slices.Collect(maps.Values(fed)), time.Now(), int64(0)
+	for b, err := range p.Data.Batches(pass) {
+		if err != nil {
+			return err
+		}
+		unused := func(f data.Field) bool { return !slices.Contains(wanted, f.Name) }
+		if err := w.Encode(slices.DeleteFunc(slices.Clone(b.Fields), unused)); err != nil {
+			return err
+		}
+		size, err := file.Seek(0, io.SeekCurrent)
+		written++
+		if err != nil || written == sampleBatches || size+size/written > sampleBytes || time.Since(start) > within {
+			return err
+		}
+	}
+	return nil
+}
+
+// readSample reads a file of sample.
+func readSample(path string) (*data.InMemory, error) {
+	file, err := os.Open(path)
+	if err != nil {
 		return nil, err
 	}
-	start, read, texts := time.Now(), 0, 0
-	for b, err := range p.Data.Batches(pass) {
-		if err != nil {
-			return nil, err
+	defer file.Close()
+	var all []data.Field
+	for r := gob.NewDecoder(bufio.NewReader(file)); ; {
+		var batch []data.Field
+		if err := r.Decode(&batch); errors.Is(err, io.EOF) {
+			debug.FreeOSMemory() // the memory of reading is not that of a training
+			return data.New(path, all...)
+		} else if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		for _, f := range b.Fields {
-			list, _ := f.Values.([]string)
-			for _, text := range list {
-				texts += len(text)
-			}
+		if all == nil {
+			all = batch
+			continue
 		}
-		if read++; read == 2 {
-			break
-		}
-	}
-	each := max(time.Since(start)/time.Duration(max(read, 1)), 1)
-	size := max(batchBytes(p.Data, p.Batch)+float64(texts)/float64(max(read, 1)), 1)
-	count := max(min(sampleBatches, p.Data.Len()/p.Batch, int(sampleBytes/size), int(within/each)), 1)
-	w := columns.NewWriter(dir, count*p.Batch)
-	defer func() { err = w.Finish(err) }()
-	wanted := slices.Collect(maps.Values(fed))
-	written := 0
-	for b, err := range p.Data.Batches(pass) {
-		if err == nil {
-			b.Fields = slices.DeleteFunc(slices.Clone(b.Fields), func(f data.Field) bool { return !slices.Contains(wanted, f.Name) })
-			err = w.Write(b)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if written++; written == count {
-			break
+		for i, f := range batch {
+			all[i].Shape[0] += f.Shape[0]
+			all[i].Values = reflect.AppendSlice(reflect.ValueOf(all[i].Values), reflect.ValueOf(f.Values)).Interface()
 		}
 	}
-	return w.Fields, nil
 }

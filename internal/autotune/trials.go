@@ -1,53 +1,288 @@
 package autotune
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"io"
+	"os"
+	"path/filepath"
 	"time"
 
-	"steadyfit/data"
-	"steadyfit/internal/allocator"
+	"steadyfit/internal/cgroup"
+	"steadyfit/internal/child"
 	"steadyfit/internal/files"
+	"steadyfit/internal/stats"
 	"steadyfit/memory"
-	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
-// Trials measures the configurations that its caller selects, for a search with another objective
-// than the time of a step (package tune). Each trial is compared with plain steps or, if these cannot
-// run, such as for lack of memory, with the most micro-batches. Plan.Budget says only whether the
-// training has a budget: the caller decides what exceeds it.
+const (
+	// roundSeconds is the minimum time of a round. A round has at least one execution, which may
+	// take longer. The rounds of the compared configurations take about the same time, up to
+	// mostSeconds.
+	roundSeconds = 0.02
+	mostSeconds  = 0.1
+	// hangs is the time up to which a round never counts as hanging.
+	hangs = 5 * time.Second
+)
+
+// Errors of trials.
+var (
+	errLate      = errors.New("no time was left")
+	errCold      = errors.New("half of the remaining time was too short to warm up")
+	errHangs     = errors.New("it hangs")
+	errNotFinite = errors.New("its loss is not finite")
+	// errLasting means that a configuration would also fail at any other time.
+	errLasting = errors.New("it cannot run")
+)
+
+// failure is the error that a trial reports.
+type failure struct {
+	text    string
+	lasting bool
+}
+
+func (f *failure) Error() string { return f.text }
+
+func (f *failure) Is(target error) bool {
+	return target == errLasting && f.lasting
+}
+
+// trial is a running configuration. Outside of tests it is a process.
+type trial interface {
+	// hear waits for an answer. The first answer means that the trial has warmed up. After
+	// errLate there are no further answers.
+	hear(until time.Time) (answer, error)
+	// ask requests a round, and waits for the answer.
+	ask(until time.Time, seconds float64) (answer, error)
+	// last returns the latest answer, with the maximum anonymous memory of all answers.
+	last() answer
+	// end kills the process of the trial and waits until it has exited.
+	end()
+}
+
+// Trials measures the configurations that its caller selects, and stores the measurements. Each trial is
+// compared with plain steps or, if these cannot run, such as for lack of memory, with the most
+// micro-batches.
 type Trials struct {
-	tuner  *tuner
-	cached entry
+	plan *Plan
+	spec spec
+	// start starts a trial. If that fails, the trial's hear returns the error.
+	start func(context.Context, Configuration) trial
+	// The trials end at until. A trial has at least this many rounds.
+	until  time.Time
+	rounds int
+	// reference is the trial to compare with, whose configuration is compared. It took warm to warm up,
+	// and steps has the times of a step in its rounds.
+	reference trial
+	compared  Configuration
+	warm      time.Duration
+	steps     []float64
+	// own is the anonymous memory of this process.
+	own    memory.Bytes
+	store  *store
 	remove func() error
 }
 
 // NewTrials prepares trials that end at a time. It opens TensorFlow but no session. Measure starts
 // processes. The data has at least one full batch. The result must be closed.
-func NewTrials(p *Plan, until time.Time) (*Trials, error) {
+func NewTrials(p *Plan, until time.Time, rounds int) (*Trials, error) {
+	if err := CheckAllowed(); err != nil {
+		return nil, err
+	}
 	info, err := tfbind.Load("")
 	if err != nil {
 		return nil, err
 	}
-	u := newTuner(p, info)
-	u.began, u.until, u.least, u.own = time.Now(), until, slowRounds, ownMemory()
-	u.spec.AsSet, u.spec.Budgeted = true, p.Budget > 0
-	return &Trials{tuner: u, cached: p.load(newKey(p, info))}, nil
+	o := p.Options
+	// Several processes share the GPUs, so no process may take all memory of a GPU.
+	growth := os.Getenv("TF_FORCE_GPU_ALLOW_GROWTH") != "" || o.Device.GPUAllocator == "cuda_malloc_async"
+	if d := &o.Device; !growth && d.MemoryFraction < 1 && len(d.VirtualGPUs) == 0 {
+		d.MemoryGrowth = true
+	}
+	t := &Trials{plan: p, until: until, rounds: rounds, own: ownMemory(), spec: spec{
+		Library: info.Library, Model: p.Model.Dir, Hash: p.Model.Hash, Loss: p.Model.LossOutput, Options: o,
+		Batch: p.Batch, LearningRate: p.LearningRate, Budgeted: p.Budgeted,
+		Live: p.Limits.under(o).Threads && !o.CallerRuns,
+	}}
+	t.start = func(ctx context.Context, c Configuration) trial { return t.startProcess(ctx, c) }
+	t.store, err = p.open(info)
+	return t, err
+}
+
+// usable returns an error for an answer whose loss is not finite.
+func usable(a answer) error {
+	if !a.Finite {
+		return errNotFinite
+	}
+	return nil
+}
+
+// begin writes the data, and starts the reference, unless that is done.
+func (t *Trials) begin(ctx context.Context) error {
+	if t.reference != nil {
+		return nil
+	}
+	dir, remove, err := files.Scratch("steadyfit-tune-")
+	if err != nil {
+		return err
+	}
+	t.remove, t.spec.Data = remove, filepath.Join(dir, "batches")
+	if err := sample(t.plan, t.spec.Data, time.Until(t.until)/4); err != nil {
+		return err
+	}
+	if err = t.startReference(ctx); err == nil || errors.Is(err, errLate) || context.Cause(ctx) != nil {
+		return err
+	}
+	parts := t.plan.split()
+	if len(parts) == 0 || !t.plan.searches {
+		return err
+	}
+	t.reference.end()
+	t.compared = parts[len(parts)-1]
+	if second := t.startReference(ctx); second != nil {
+		return errors.Join(err, second)
+	}
+	return nil
+}
+
+func (t *Trials) startReference(ctx context.Context) error {
+	start := time.Now()
+	t.reference = t.start(ctx, t.compared)
+	first, err := t.reference.hear(t.until)
+	t.warm = time.Since(start)
+	if err == nil {
+		// The first round does not count. It shows how long the trials may take.
+		first, err = t.reference.ask(t.until, roundSeconds)
+	}
+	if err = cmp.Or(err, usable(first)); err != nil {
+		return fmt.Errorf("%v steps: %w", t.compared, cmp.Or(context.Cause(ctx), err))
+	}
+	t.steps = append(t.steps, first.Step)
+	return nil
+}
+
+// headroom rejects a second process if twice the anonymous memory of the first may not be
+// available: the kernel would kill a process of the control group or, in some containers, all
+// of them. XLA was seen to take 2.2 times as much memory as plain steps.
+func headroom(anon memory.Bytes) error {
+	need := 2*anon + 256*memory.MiB
+	if left := cgroup.Available(); left.Known() && memory.Bytes(left.Bytes) < need {
+		return fmt.Errorf("there may be too little memory: %v are left, and the trial might take %v",
+			memory.Bytes(left.Bytes), need)
+	}
+	return nil
+}
+
+// Measure measures a configuration, and stores the measurement in Plan.Cache. A configuration that cannot
+// run, or that is too slow to warm up, has a reason in Measurement.Out, and one without time left is
+// Late. An error means that no configuration to compare with could run, or that ctx ended.
+func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, error) {
+	if err := t.begin(ctx); err != nil {
+		return Measurement{}, err
+	}
+	if time.Until(t.until) < t.warm {
+		return failed(c, errLate), nil
+	}
+	if err := headroom(t.reference.last().Anon); err != nil {
+		return failed(c, err), nil
+	}
+	other := t.start(ctx, c)
+	defer other.end()
+	m, err := t.compare(other, c)
+	if cause := context.Cause(ctx); cause != nil {
+		return Measurement{}, cause
+	}
+	if err != nil {
+		return Measurement{}, fmt.Errorf("%v steps: %w", t.compared, err)
+	}
+	if m.Late || m.passing {
+		return m, nil
+	}
+	m.Reference = t.compared
+	if m.Out == "" {
+		m.addMemory(other.last())
+	}
+	m.Unsaved = t.store.add(m, !t.plan.searches)
+	return t.whole(m), nil
+}
+
+// compare runs a trial in rounds that alternate with rounds of the reference. An error means that the
+// reference failed.
+func (t *Trials) compare(other trial, c Configuration) (Measurement, error) {
+	// XLA's compiler may take any time. Half of the remaining time is reserved for the next
+	// configurations, unless little remains.
+	left := time.Until(t.until)
+	share := max(left/2, min(left, 3*t.warm))
+	warm, err := other.hear(time.Now().Add(share))
+	if errors.Is(err, errLate) && share < left {
+		err = errCold
+	}
+	if err != nil {
+		return failed(c, err), nil
+	}
+	// The round is a little shorter than an execution, so that it has one execution and not two.
+	seconds := min(max(roundSeconds, 0.8*max(warm.Execution, t.reference.last().Execution)), mostSeconds)
+	var steps, beside []float64
+	for len(steps) < maxRounds {
+		a, err := t.round(t.reference, seconds)
+		if errors.Is(err, errLate) {
+			break
+		}
+		if err != nil {
+			return Measurement{}, err
+		}
+		t.steps = append(t.steps, a.Step)
+		b, err := t.round(other, seconds)
+		if errors.Is(err, errLate) {
+			break
+		}
+		if err != nil {
+			return failed(c, err), nil
+		}
+		beside, steps = append(beside, a.Step), append(steps, b.Step)
+		if len(steps) >= t.rounds && summarize(c, steps, beside).Low >= 1 {
+			break // it is slower
+		}
+	}
+	if len(steps) < minRounds {
+		return failed(c, errLate), nil
+	}
+	return summarize(c, steps, beside), nil
+}
+
+// round runs a round. A trial that takes much longer than before counts as hanging.
+func (t *Trials) round(one trial, seconds float64) (answer, error) {
+	until := time.Now().Add(hangs + time.Duration(20e9*max(seconds, one.last().Execution)))
+	if until.After(t.until) {
+		until = t.until
+	}
+	a, err := one.ask(until, seconds)
+	if errors.Is(err, errLate) && until.Before(t.until) {
+		err = errHangs
+	}
+	if err == nil {
+		err = usable(a)
+	}
+	return a, err
+}
+
+// plain returns the measurement of the reference.
+func (t *Trials) plain() Measurement {
+	m := Measurement{Configuration: t.compared, Rounds: len(t.steps), Ratio: 1, Low: 1, High: 1}
+	m.Step = stats.Median(t.steps)
+	m.addMemory(t.reference.last())
+	return m
 }
 
 // Known returns the measurements of earlier trials on this machine, including those of trainings
-// that differ only in the values and the number of samples. It leaves out configurations that were
-// too slow to warm up if there is now twice as much time.
+// that differ only in the values and the number of samples.
 func (t *Trials) Known() (known []Measurement) {
-	left := time.Until(t.tuner.until).Seconds()
-	for _, m := range *t.stored() {
-		if m.Waited == 0 || left/2 < 2*m.Waited {
-			known = append(known, t.whole(m))
-		}
+	for _, m := range t.store.Measurements {
+		known = append(known, t.whole(m))
 	}
 	return known
 }
@@ -56,103 +291,28 @@ func (t *Trials) Known() (known []Measurement) {
 // of the training: the memory, and the time and size of the features. If the plan does not allow the
 // features, it sets Out.
 func (t *Trials) whole(m Measurement) Measurement {
-	if m.StepPeak == 0 {
+	if m.Peak == 0 {
 		return m // unknown
 	}
-	heap := max(t.tuner.own-m.Base, 0)
-	m.StepAnon, m.OpenedAnon = m.StepAnon+heap, m.OpenedAnon+heap
-	m.StepPeak, m.Opened, m.Opening = m.StepPeak+heap, m.Opened+heap, m.Opening+heap
+	heap := max(t.own-m.Base, 0)
+	m.Peak, m.Anon, m.Opening = m.Peak+heap, m.Anon+heap, m.Opening+heap
 	if f := m.Features; f != nil {
-		n := t.tuner.plan.Data.Len()
+		n := t.plan.Data.Len()
 		factor := float64(n) / float64(f.Samples)
 		all := Features{n, memory.Bytes(factor * float64(f.Bytes)), factor * f.Seconds, f.Difference}
-		m.StepPeak, m.StepAnon, m.Features = m.StepPeak+all.Bytes-f.Bytes, m.StepAnon+all.Bytes-f.Bytes, &all
-		if f.Difference > 0 && !t.tuner.plan.Limits.FeatureRounding {
-			m.Out = fmt.Sprintf("the first steps would round differently, by %.1g; {Config.CacheFeatures} on accepts that", f.Difference)
+		m.Peak, m.Anon, m.Features = m.Peak+all.Bytes-f.Bytes, m.Anon+all.Bytes-f.Bytes, &all
+		if f.Difference > 0 && !t.plan.Limits.FeatureRounding {
+			m.Out = fmt.Sprintf("the first steps would round differently, by %.1g; {Config.CacheFeatures} on accepts that",
+				f.Difference)
 		}
 	}
 	return m
 }
 
-func (t *Trials) stored() *[]Measurement {
-	if t.tuner.plan.Budget > 0 {
-		return &t.cached.BudgetTrials
-	}
-	return &t.cached.Trials
-}
-
-// Measure measures a configuration and stores the result in Plan.Cache. A configuration that cannot
-// run, or that is too slow to warm up, has a reason in Measurement.Out, and one without time left is
-// Late. An error means that no configuration to compare with could run, or that ctx ended.
-func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, error) {
-	u := t.tuner
-	if err := t.start(ctx); err != nil {
-		return Measurement{}, err
-	}
-	if time.Until(u.until) < u.warm {
-		return out(c, errLate), nil
-	}
-	if err := headroom(u.plain.Anon); err != nil {
-		return out(c, err), nil
-	}
-	other := u.start(ctx, c)
-	defer other.end()
-	m, _, err := u.compare(other, c)
-	if cause := context.Cause(ctx); cause != nil {
-		return Measurement{}, cause
-	}
-	if err != nil {
-		return Measurement{}, fmt.Errorf("%v steps: %w", u.reference, err)
-	}
-	stored := t.stored()
-	if m.Waited > 0 { // out of time; late if an earlier trial completed this configuration
-		m.Late = slices.ContainsFunc(*stored, func(e Measurement) bool { return e.Configuration == c && e.Out == "" })
-	}
-	if m.Late {
-		return m, nil
-	}
-	m.Reference = u.reference
-	if a := other.last(); m.Out == "" {
-		m.StepPeak, m.StepAnon = a.StepPeak, max(a.StepPeak-a.Mapped, 0)
-		m.Opened, m.OpenedAnon, m.Opening, m.Features = a.Opened, a.OpenedAnon, a.Opening, a.Features
-	}
-	*stored = append(slices.DeleteFunc(*stored, func(e Measurement) bool { return e.Configuration == c && e.Waited > 0 }), m)
-	m.Unsaved = u.plan.save(t.cached)
-	return t.whole(m), nil
-}
-
-// start writes the data and starts the steps to compare with, unless that is done.
-func (t *Trials) start(ctx context.Context) error {
-	u := t.tuner
-	if u.best != nil {
-		return nil
-	}
-	dir, remove, err := files.Scratch("steadyfit-tune-")
-	if err != nil {
-		return err
-	}
-	t.remove = remove
-	u.spec.Data = dir
-	if u.spec.Fields, err = sample(u.plan, dir, time.Until(u.until)/4); err != nil {
-		return err
-	}
-	err = u.begin(ctx)
-	parts := u.plan.split()
-	if err == nil || errors.Is(err, errLate) || context.Cause(ctx) != nil || len(parts) == 0 {
-		return err
-	}
-	u.best.end()
-	u.reference = parts[len(parts)-1]
-	if second := u.begin(ctx); second != nil {
-		return errors.Join(err, second)
-	}
-	return nil
-}
-
 // Close ends the processes and removes the data of the trials.
 func (t *Trials) Close() error {
-	if t.tuner.best != nil {
-		t.tuner.best.end()
+	if t.reference != nil {
+		t.reference.end()
 	}
 	if t.remove == nil {
 		return nil
@@ -160,105 +320,73 @@ func (t *Trials) Close() error {
 	return t.remove()
 }
 
-// Space returns the parts of which the configurations of a plan consist: bases (see
-// Configuration.parts), and groups of settings. A configuration has at most one base, and at most
-// one setting of each group. The groups that change memory most come first. TensorFlow must be
-// open.
-func (p *Plan) Space() (bases []Configuration, groups [][]Configuration, err error) {
-	o, err := newOffer(p)
-	if err != nil {
-		return nil, nil, err
-	}
-	if n := p.Options.MicroBatches; n < 2 {
-		bases = p.split()
-	}
-	bases = append(bases, o.bases...)
-	if p.divides() { // first, since it saves most where it is possible
-		bases = slices.Insert(bases, 0, Configuration{CachedFeatures: true})
-	}
-	var precision, threads []Configuration
-	// Allocators and oneDNN are one group: both decide where memory comes from, so an effect of one
-	// depends on the other.
-	memories := p.allocators()
-	for _, c := range o.settings {
-		switch {
-		case c.Precision != "":
-			precision = append(precision, c)
-		case c.OneDNN != "":
-			for _, a := range append([]Configuration{{}}, p.allocators()...) {
-				memories = append(memories, a.over(c))
-			}
-		case c.Allocator == "":
-			threads = append(threads, c)
-		}
-	}
-	for _, group := range [][]Configuration{precision, {{NoPrefetch: true}}, threads, memories} {
-		if len(group) > 0 {
-			groups = append(groups, group)
-		}
-	}
-	return bases, groups, nil
+// process is a trial in a child process.
+type process struct {
+	*child.Process
+	latest answer
+	err    error // the error of all further answers
 }
 
-// Over returns the configuration with its zero fields taken from base. ok is false if the options
-// of the plan exclude the combination.
-func (p *Plan) Over(c, base Configuration) (both Configuration, ok bool) {
-	both = c.over(base)
-	_, err := both.Apply(p.Options).Device.Check(nil)
-	return both, err == nil
+func (t *Trials) startProcess(ctx context.Context, c Configuration) *process {
+	p := &process{}
+	s := t.spec
+	s.Configuration = c
+	s.Live = s.Live && c.threads().Plain() // as in a training with these threads
+	command := child.Command{Args: os.Args[:1], Variable: Env, Spec: s}
+	missing, err := c.Environment()
+	for _, v := range missing {
+		command.Env = append(command.Env, v.String())
+	}
+	if err == nil {
+		p.Process, err = child.Start(ctx, command)
+	}
+	p.err = err
+	return p
 }
 
-// split returns the numbers of micro-batches to measure: for each power of two, the next number
-// that divides the batch, because micro-batches of two sizes take memory for both.
-func (p *Plan) split() (bases []Configuration) {
-	plan, err := session.Compile(p.Model, p.Options)
-	if err != nil || plan.CheckSplit() != nil {
-		return nil
+func (p *process) ask(until time.Time, seconds float64) (answer, error) {
+	if p.err == nil {
+		_ = json.NewEncoder(p.Requests).Encode(seconds) // hear returns the reason
 	}
-	for n := 2; n <= p.Batch; n *= 2 {
-		parts := n
-		for d := n; d < 2*n && d <= p.Batch; d++ {
-			if p.Batch%d == 0 {
-				parts = d
-				break
-			}
-		}
-		c := Configuration{MicroBatches: parts}
-		if _, err := session.Compile(p.Model, c.Apply(p.Options)); err == nil {
-			bases = append(bases, c)
-		}
-	}
-	return bases
+	return p.hear(until)
 }
 
-// divides reports whether a training may compute the frozen part of the model once. It excludes
-// micro-batches, steps per execution and compiled signatures: features are checked in whole batches, so
-// smaller parts would not lower the peak, and the other signatures compute the frozen part.
-func (p *Plan) divides() bool {
-	o := p.Options
-	ds, ok := p.Data.(*data.InMemory)
-	if !ok || !ds.Repeats() || !p.Limits.Features || o.Compiled || o.StepsPerExecution > 1 || o.MicroBatches > 1 {
-		return false
+func (p *process) hear(until time.Time) (answer, error) {
+	if p.err != nil {
+		return answer{}, p.err
 	}
-	f, err := p.Model.Features(o.TrainSignature)
-	if err != nil || f.Omitted != nil {
-		return false
+	line, err := p.Receive(until)
+	if errors.Is(err, child.ErrDeadline) {
+		p.err = errLate // a later answer would belong to this request
+		return answer{}, errLate
 	}
-	_, err = session.Compile(f.Model, o)
-	return err == nil
+	var a answer
+	if err == nil {
+		err = json.Unmarshal(line, &a)
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		p.Wait(time.Second)
+		p.err = fmt.Errorf("its process has ended: %s", p.End(nil).Cause)
+		p.Process = nil
+	case err != nil:
+		p.err = err
+	case a.Failure != "":
+		p.err = &failure{a.Failure, a.Lasting}
+	}
+	if err == nil {
+		a.Anon = max(p.latest.Anon, a.Anon)
+		p.latest = a
+	}
+	return a, p.err
 }
 
-// allocators returns the installed allocators other than that of this process, unless a variable
-// excludes them.
-func (p *Plan) allocators() (settings []Configuration) {
-	if !p.Limits.under(p.Options).Restart {
-		return nil
+func (p *process) last() answer { return p.latest }
+
+// end kills the process, which has no state to save.
+func (p *process) end() {
+	if p.Process != nil {
+		p.End(nil)
+		p.Process = nil
 	}
-	for _, name := range append(slices.Sorted(maps.Keys(allocator.Libraries)), allocator.Mmap) {
-		c := Configuration{Allocator: name}
-		if missing, err := c.Environment(); err == nil && len(missing) > 0 {
-			settings = append(settings, c)
-		}
-	}
-	return settings
 }

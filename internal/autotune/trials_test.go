@@ -1,6 +1,7 @@
 package autotune
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -18,177 +19,303 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
-	"steadyfit/internal/allocator"
-	"steadyfit/internal/columns"
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
-// Trials are compared with plain steps and stored. If plain steps fail, the most micro-batches
-// replace them.
-func TestTrials(t *testing.T) {
-	m, ds := dense(t)
-	most, eight := Configuration{MicroBatches: 32}, Configuration{MicroBatches: 8}
-	for name, fails := range map[string]error{"plain steps run": nil, "plain steps fail": errors.New("killed by the kernel because memory ran out")} {
-		t.Run(name, func(t *testing.T) {
-			p := Plan{Model: m, Data: ds, Batch: 32, Cache: t.TempDir(), Budget: 1}
-			plain := scripted{step: 0.1}
-			if fails != nil {
-				plain.failsAt, plain.fails = 1, fails
-			}
-			s := newScriptedTuner(t, &p, []scripted{plain, {is: most, step: 0.4}, {is: eight, step: 0.2}})
-			trials := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
-			measured, err := trials.Measure(t.Context(), eight)
-			require.NoError(t, err)
-			assert.InDelta(t, map[bool]float64{true: 2, false: 0.5}[fails == nil], measured.Ratio, 1e-9)
-			assert.Equal(t, map[bool]Configuration{true: {}, false: most}[fails == nil], measured.Reference)
-			s.until = time.Now()
-			late, err := trials.Measure(t.Context(), both)
-			require.NoError(t, err)
-			assert.True(t, late.Late)
-			require.NoError(t, trials.Close())
-			assert.Empty(t, s.running)
+var jemalloc = Configuration{Allocator: tfprocess.Jemalloc}
 
-			assert.Equal(t, []Measurement{measured}, trials.Known(), "late ones are not known")
-			again := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
-			assert.Equal(t, trials.Known(), again.Known())
-			p.Budget = 0
-			assert.Empty(t, again.Known(), "trainings with and without a budget differ")
+// scripted is a trial whose steps take as long as the test says.
+type scripted struct {
+	trials *scriptedTrials
+	is     Configuration
+	step   float64
+	// failsAt is the first failing round, counted from 1 over all trials of the configuration. It
+	// fails with an error, by a timeout, or with a loss that is not finite.
+	failsAt int
+	fails   error
+	// cold trials never warm up.
+	cold bool
+	// holds has the amounts of memory for the answers of the trial.
+	holds answer
+
+	latest answer
+}
+
+func (s *scripted) hear(until time.Time) (answer, error) {
+	if !s.cold {
+		return s.answer(), nil
+	}
+	s.trials.waited = append(s.trials.waited, time.Until(until).Round(time.Minute))
+	return answer{}, errLate
+}
+
+func (s *scripted) answer() answer {
+	s.latest = s.holds
+	s.latest.Step, s.latest.Execution, s.latest.Finite = s.step, s.step, true
+	return s.latest
+}
+
+func (s *scripted) ask(until time.Time, _ float64) (answer, error) {
+	s.trials.ran[s.is]++
+	a := s.answer()
+	if s.failsAt == 0 || s.trials.ran[s.is] < s.failsAt {
+		return a, nil
+	}
+	switch {
+	case errors.Is(s.fails, errNotFinite):
+		a.Finite = false
+		return a, nil
+	case errors.Is(s.fails, errHangs):
+		if !until.Before(s.trials.until) {
+			s.trials.t.Errorf("%v is waited for until the end", s.is)
+		}
+		return answer{}, errLate
+	}
+	return answer{}, s.fails
+}
+
+func (s *scripted) last() answer { return s.latest }
+
+func (s *scripted) end() {
+	s.trials.running = slices.DeleteFunc(s.trials.running, func(o *scripted) bool { return o == s })
+}
+
+// scriptedTrials are Trials whose trials are scripted.
+type scriptedTrials struct {
+	Trials
+	t       *testing.T
+	started []Configuration
+	running []*scripted
+	ran     map[Configuration]int
+	waited  []time.Duration // for cold trials to warm up
+}
+
+func newScripted(t *testing.T, p *Plan, trials []scripted) *scriptedTrials {
+	t.Helper()
+	if p.Model == nil {
+		m, ds := dense(t)
+		p.Model, p.Data, p.Batch = m, ds, 32
+	}
+	setMaxTime(t, time.Hour)
+	store, err := p.open(tfbind.Info{})
+	require.NoError(t, err)
+	s := &scriptedTrials{t: t, ran: map[Configuration]int{}}
+	s.Trials = Trials{plan: p, until: time.Now().Add(time.Hour), rounds: minRounds, store: store,
+		start: func(_ context.Context, c Configuration) trial {
+			i := slices.IndexFunc(trials, func(o scripted) bool { return o.is == c })
+			if i < 0 {
+				i = slices.IndexFunc(trials, func(o scripted) bool { return o.is == Configuration{} })
+			}
+			one := trials[i]
+			one.trials, one.is = s, c
+			s.started, s.running = append(s.started, c), append(s.running, &one)
+			if len(s.running) > 2 {
+				t.Errorf("%d processes at the same time", len(s.running))
+			}
+			return &one
+		}}
+	return s
+}
+
+func (s *scriptedTrials) choose(sp space) Choice {
+	s.t.Helper()
+	f := &fastestSearch{plan: s.plan, trials: &s.Trials, began: time.Now(), mayMeasure: true}
+	require.NoError(s.t, f.run(s.t.Context(), sp))
+	require.NoError(s.t, s.Close())
+	assert.Empty(s.t, s.running, "all have ended")
+	return f.choice()
+}
+
+// Each setting is added to the fastest configuration so far.
+func TestOrderOfTrials(t *testing.T) {
+	all := space{bases: []Configuration{both, fused, compiled}, threads: []Configuration{single, intra},
+		memories: []Configuration{jemalloc}}
+	on := fused.over(oneDNNOn)
+	for _, c := range []struct {
+		name   string
+		script []scripted
+		space  space
+		order  []Configuration
+		want   Configuration
+	}{
+		{"threads on the best base",
+			[]scripted{{step: 1}, {is: both, step: 4}, {is: fused, step: 0.8}, {is: intra.over(fused), step: 0.4},
+				{is: jemalloc.over(intra.over(fused)), step: 0.39}},
+			all, []Configuration{{}, both, fused, compiled, single.over(fused), intra.over(fused),
+				jemalloc.over(intra.over(fused))}, intra.over(fused)},
+		{"oneDNN comes first, and the others build on it",
+			[]scripted{{step: 1}, {is: oneDNNOn, step: 0.4}, {is: on, step: 0.2}, {is: jemalloc.over(on), step: 0.1}},
+			space{bases: []Configuration{fused}, memories: []Configuration{oneDNNOn, jemalloc}},
+			[]Configuration{{}, oneDNNOn, on, jemalloc.over(on)}, jemalloc.over(on)},
+		{"oneDNN that is slower", []scripted{{step: 1}, {is: oneDNNOn, step: 1.1}, {is: fused, step: 0.2}},
+			space{bases: []Configuration{fused}, memories: []Configuration{oneDNNOn}}, []Configuration{{}, oneDNNOn, fused},
+			fused},
+		{"all slower", []scripted{{step: 1}, {is: both, step: 4}, {is: fused, step: 2}, {is: compiled, step: 3}},
+			all, []Configuration{{}, both, fused, compiled, single, intra, jemalloc}, Configuration{}},
+		{"no bases", []scripted{{step: 1}, {is: single, step: 0.5}}, space{threads: []Configuration{single}},
+			[]Configuration{{}, single}, single},
+		{"one that dies", []scripted{{step: 1}, {is: both, step: 0.2, failsAt: 2, fails: errors.New("boom")},
+			{is: fused, step: 0.5}},
+			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused}, fused},
+		{"one that hangs", []scripted{{step: 1}, {is: both, step: 0.2, failsAt: 2, fails: errHangs}, {is: fused, step: 0.5}},
+			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused}, fused},
+		{"one that does not warm up", []scripted{{step: 1}, {is: both, cold: true}, {is: fused, step: 0.5}},
+			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused}, fused},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScripted(t, &Plan{}, c.script)
+			got := s.choose(c.space)
+			assert.Equal(t, c.order, s.started)
+			assert.Equal(t, c.want, got.Configuration)
+			if len(s.waited) > 0 {
+				assert.Equal(t, []time.Duration{30 * time.Minute}, s.waited, "half of the time")
+			}
 		})
 	}
 }
 
-// A configuration that is too slow to warm up fails, and is measured again when there is more time. If
-// it ran in an earlier trial, it counts as late instead.
-func TestTrialsTooSlowToWarmUp(t *testing.T) {
-	m, ds := dense(t)
-	p := Plan{Model: m, Data: ds, Batch: 32, Cache: t.TempDir()}
-	list := []scripted{{step: 0.1}, {is: both, step: 0.1, cold: true}}
-	s := newScriptedTuner(t, &p, list)
-	trials := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
-	measure := func(within time.Duration) Measurement {
-		s.until = time.Now().Add(within)
-		r, err := trials.Measure(t.Context(), both)
-		require.NoError(t, err)
-		return r
+// Measurements of an earlier training are used, and only the others are measured.
+func TestMeasuredBefore(t *testing.T) {
+	p := &Plan{Cache: t.TempDir()}
+	script := []scripted{{step: 1}, {is: both, step: 0.25}, {is: fused, step: 0.5},
+		{is: compiled, step: 0.9, failsAt: 1, fails: errors.New("boom")}}
+	first := newScripted(t, p, script).choose(space{bases: []Configuration{both, compiled}})
+	assert.Equal(t, both, first.Configuration)
+	s := newScripted(t, p, script)
+	assert.Equal(t, both, s.choose(space{bases: []Configuration{both, fused, compiled}}).Configuration)
+	assert.Equal(t, []Configuration{{}, fused, compiled}, s.started, "what may have passed is tried again")
+	s = newScripted(t, p, script)
+	again := s.choose(space{bases: []Configuration{fused}})
+	assert.Equal(t, fused, again.Configuration)
+	assert.Empty(t, s.started)
+	assert.Contains(t, again.Reason, "(measured before)")
+}
+
+// No second process is started if there may be too little memory for it.
+func TestTrialsWithoutHeadroom(t *testing.T) {
+	s := newScripted(t, &Plan{}, []scripted{{step: 1, holds: answer{Anon: 1 << 60}}})
+	c := s.choose(space{bases: []Configuration{both, fused}})
+	assert.Equal(t, []Configuration{{}}, s.started)
+	assert.Contains(t, find(c.Measurements, both).Out, "there may be too little memory: ")
+}
+
+// A configuration that needs a restart must save twice the time of the restart.
+func TestRestartTime(t *testing.T) {
+	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+	// saves 0.5 s per step
+	m := Measurement{Configuration: oneDNNOn, Rounds: 9, Step: 0.25, Low: 0.2, Ratio: 0.25, High: 0.5}
+	assert.Empty(t, (&Plan{Steps: 40, RestartTime: 10 * time.Second}).restartsLong(m))
+	assert.NotEmpty(t, (&Plan{Steps: 39, RestartTime: 10 * time.Second}).restartsLong(m))
+	assert.Empty(t, (&Plan{RestartTime: time.Hour}).restartsLong(m), "the number of steps is unknown")
+	m.Configuration = intra
+	assert.Empty(t, (&Plan{Steps: 1, RestartTime: time.Hour}).restartsLong(m), "it needs no restart")
+}
+
+// Trials of a search are compared with plain steps and stored. If plain steps fail, the most
+// micro-batches replace them.
+func TestTrials(t *testing.T) {
+	most, eight := Configuration{MicroBatches: 32}, Configuration{MicroBatches: 8}
+	for name, fails := range map[string]error{"plain steps run": nil,
+		"plain steps fail": errors.New("killed by the kernel because memory ran out")} {
+		t.Run(name, func(t *testing.T) {
+			p := &Plan{Cache: t.TempDir(), searches: true}
+			plain := scripted{step: 0.1}
+			if fails != nil {
+				plain.failsAt, plain.fails = 1, fails
+			}
+			s := newScripted(t, p, []scripted{plain, {is: most, step: 0.4}, {is: eight, step: 0.2, holds: answer{Peak: 1}}})
+			measured, err := s.Measure(t.Context(), eight)
+			require.NoError(t, err)
+			assert.InDelta(t, map[bool]float64{true: 2, false: 0.5}[fails == nil], measured.Ratio, 1e-9)
+			assert.Equal(t, map[bool]Configuration{true: {}, false: most}[fails == nil], measured.Reference)
+			s.until = time.Now()
+			late, err := s.Measure(t.Context(), both)
+			require.NoError(t, err)
+			assert.True(t, late.Late)
+			require.NoError(t, s.Close())
+			assert.Empty(t, s.running)
+			assert.Equal(t, []Measurement{measured}, newScripted(t, p, nil).Known(), "late ones are not known")
+		})
 	}
-	cold := measure(time.Hour)
-	assert.InDelta(t, 1800, cold.Waited, 1)
-	assert.False(t, cold.Late)
-	assert.False(t, cold.Passing, "other configurations follow")
-	assert.Equal(t, []Measurement{cold}, trials.Known())
-	s.until = time.Now().Add(3 * time.Hour)
-	assert.Empty(t, trials.Known())
-	list[1].cold = false
-	warm := measure(3 * time.Hour)
-	assert.Empty(t, warm.Out)
-	assert.Equal(t, []Measurement{warm}, trials.Known())
-	list[1].cold = true
-	assert.True(t, measure(time.Minute).Late)
-	assert.Equal(t, []Measurement{warm}, trials.Known())
-	require.NoError(t, trials.Close())
 }
 
 // A search continues if its measurements cannot be stored.
 func TestTrialsUnsaved(t *testing.T) {
-	m, ds := dense(t)
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	p := Plan{Model: m, Data: ds, Batch: 32, Cache: file}
-	s := newScriptedTuner(t, &p, []scripted{{step: 0.1}})
-	trials := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
-	measured, err := trials.Measure(t.Context(), both)
+	s := newScripted(t, &Plan{Cache: file}, []scripted{{step: 0.1}})
+	measured, err := s.Measure(t.Context(), both)
 	require.NoError(t, err)
 	assert.ErrorIs(t, measured.Unsaved, syscall.ENOTDIR)
-	assert.Len(t, trials.Known(), 1)
-	require.NoError(t, trials.Close())
+	assert.Len(t, s.Known(), 1)
+	require.NoError(t, s.Close())
 }
 
-// Peaks that were measured with little data are converted to more data.
+// Peaks that were measured with little data are converted to more data. The time and size of a trial's
+// features are scaled, and features with which steps round differently need Limits.FeatureRounding.
 func TestTrialsWithMoreData(t *testing.T) {
-	m, few := dense(t)
-	p := Plan{Model: m, Data: few, Batch: 32, Cache: t.TempDir()}
-	s := newScriptedTuner(t, &p, []scripted{{step: 0.1, holds: answer{Base: 20, StepPeak: 1000, Mapped: 300, Opened: 500, OpenedAnon: 100, Opening: 1500}}})
-	key := newKey(&p, tfbind.Info{})
-	s.own = 20
-	trials := Trials{tuner: &s.tuner, cached: p.load(key)}
-	little, err := trials.Measure(t.Context(), Configuration{})
-	require.NoError(t, err)
-	require.NoError(t, trials.Close())
-	memories := func(m Measurement) []memory.Bytes {
-		return []memory.Bytes{m.StepPeak, m.StepAnon, m.Opened, m.OpenedAnon, m.Opening}
-	}
-	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100, 1500}, memories(little))
-
-	s.own = 120
-	again := Trials{tuner: &s.tuner, cached: p.load(key)}
-	require.Len(t, again.Known(), 1)
-	want := []memory.Bytes{1100, 800, 600, 200, 1600}
-	assert.Equal(t, want, memories(again.Known()[0]))
-	s.own = 20
-	assert.Equal(t, []memory.Bytes{1000, 700, 500, 100, 1500}, memories(again.Known()[0]), "the cache is unchanged")
-}
-
-// The time and size of a trial's features are scaled to all data. Features with which steps round
-// differently need Limits.FeatureRounding; with it, an earlier trial counts.
-func TestTrialsOfCachedFeatures(t *testing.T) {
-	m, ds := dense(t)
 	cached := Configuration{CachedFeatures: true}
+	_, ds := dense(t)
 	of := Features{Samples: ds.Len() / 4, Bytes: 100, Seconds: 2, Difference: 1e-7}
-	p := Plan{Model: m, Data: ds, Batch: 32, Cache: t.TempDir()}
-	s := newScriptedTuner(t, &p, []scripted{{step: 0.1}, {is: cached, step: 0.001, holds: answer{StepPeak: 1000, Mapped: 300, Opened: 500, Features: &of}}})
-	trials := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
-	measured, err := trials.Measure(t.Context(), cached)
+	s := newScripted(t, &Plan{Cache: t.TempDir()}, []scripted{
+		{step: 0.1, holds: answer{Base: 20, Peak: 1000, Mapped: 300, Opening: 1500}},
+		{is: cached, step: 0.001, holds: answer{Base: 20, Peak: 1000, Mapped: 300, Features: &of}},
+	})
+	s.own = 120
+	m, err := s.Measure(t.Context(), Configuration{})
 	require.NoError(t, err)
-	require.NoError(t, trials.Close())
-	assert.Equal(t, &Features{Samples: ds.Len(), Bytes: 400, Seconds: 8, Difference: 1e-7}, measured.Features)
-	assert.Equal(t, []memory.Bytes{1300, 1000, 500}, []memory.Bytes{measured.StepPeak, measured.StepAnon, measured.Opened})
-	assert.Equal(t, "the first steps would round differently, by 1e-07; {Config.CacheFeatures} on accepts that", measured.Out)
-
-	p.Limits.FeatureRounding = true
-	again := Trials{tuner: &s.tuner, cached: p.load(newKey(&p, tfbind.Info{}))}
-	require.Len(t, again.Known(), 1)
-	assert.Empty(t, again.Known()[0].Out)
-	assert.Equal(t, measured.Features, again.Known()[0].Features)
+	assert.Equal(t, []memory.Bytes{1100, 800, 1600}, []memory.Bytes{m.Peak, m.Anon, m.Opening})
+	m, err = s.Measure(t.Context(), cached)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	assert.Equal(t, &Features{Samples: ds.Len(), Bytes: 400, Seconds: 8, Difference: 1e-7}, m.Features)
+	assert.Equal(t, []memory.Bytes{1400, 1100}, []memory.Bytes{m.Peak, m.Anon})
+	assert.Equal(t, "the first steps would round differently, by 1e-07; {Config.CacheFeatures} on accepts that", m.Out)
+	s.plan.Limits.FeatureRounding = true
+	assert.Empty(t, s.Known()[1].Out)
 }
 
-func TestSpace(t *testing.T) {
+func TestGoalSpace(t *testing.T) {
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
 	m, ds := dense(t)
 	p := Plan{Model: m, Data: ds, Batch: 24, Limits: Limits{StepsPerExecution: 10, Threads: true, Precision: true}}
-	bases, groups, err := p.Space()
+	s, err := p.goalSpace()
 	require.NoError(t, err)
-	assert.Equal(t, []Configuration{{MicroBatches: 2}, {MicroBatches: 4}, {MicroBatches: 8}, {MicroBatches: 24}, {StepsPerExecution: 10}}, bases)
-	require.Len(t, groups, 3, "without a restart, neither allocators nor oneDNN")
-	assert.Equal(t, []Configuration{{NoPrefetch: true}}, groups[1])
+	assert.Equal(t, []Configuration{{MicroBatches: 2}, {MicroBatches: 4}, {MicroBatches: 8}, {MicroBatches: 24},
+		{StepsPerExecution: 10}}, s.bases)
+	require.Len(t, s.groups(), 3, "without a restart, neither allocators nor oneDNN")
 
 	p.Limits = Limits{Restart: true, OneDNN: true}
-	_, groups, err = p.Space()
+	s, err = p.goalSpace()
 	require.NoError(t, err)
-	require.Len(t, groups, 2)
 	other, ok := p.otherOneDNN()
 	require.True(t, ok)
-	mmap := Configuration{Allocator: allocator.Mmap}
-	assert.Subset(t, groups[1], []Configuration{mmap, other, mmap.over(other)}, "allocators with and without oneDNN")
+	mmap := Configuration{Allocator: tfprocess.Mmap}
+	assert.Subset(t, s.memories, []Configuration{mmap, other, mmap.over(other)}, "allocators with and without oneDNN")
 
 	p.Options = session.Options{MicroBatches: 3}
-	bases, _, err = p.Space()
+	s, err = p.goalSpace()
 	require.NoError(t, err)
-	assert.Empty(t, bases, "the number is set")
+	assert.Empty(t, s.bases, "the number is set")
 }
 
-// texts returns a model whose loss is the mean length of its texts.
-func texts(t *testing.T) *savedmodels.Model {
+// textsOf returns a model whose loss is the mean length of its texts.
+func textsOf(t *testing.T) *savedmodels.Model {
 	t.Helper()
-	cast := graphdef.Attrs{"SrcT": graphdef.Type(tfbind.Int32), "DstT": graphdef.Type(tfbind.Float32), "Truncate": graphdef.Bool(false)}
-	mean := graphdef.Attrs{"T": graphdef.Type(tfbind.Float32), "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
+	cast := graphdef.Attrs{"SrcT": graphdef.Type(dtype.Int32), "DstT": graphdef.Type(dtype.Float32),
+		"Truncate": graphdef.Bool(false)}
+	mean := graphdef.Attrs{"T": graphdef.Type(dtype.Float32), "Tidx": graphdef.Type(dtype.Int32),
+		"keep_dims": graphdef.Bool(false)}
 	def, err := (&graphdef.Graph{}).
-		Placeholder("text", tfbind.String).
-		Constant("axis", tfbind.Int32, make([]byte, 4), 1).
+		Placeholder("text", dtype.String).
+		Constant("axis", dtype.Int32, make([]byte, 4), 1).
 		Add("lengths", "StringLength", graphdef.Attrs{"unit": graphdef.Text("BYTE")}, "text").
 		Add("floats", "Cast", cast, "lengths").
 		Add("loss", "Mean", mean, "floats", "axis").
@@ -196,13 +323,14 @@ func texts(t *testing.T) *savedmodels.Model {
 	require.NoError(t, err)
 	graph := &graph_go_proto.GraphDef{}
 	require.NoError(t, proto.Unmarshal(def, graph))
-	info := func(op string, d tfbind.DType, dims ...int64) map[string]*pb.TensorInfo {
-		return map[string]*pb.TensorInfo{op: {Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d), TensorShape: graphdef.Shape(dims).GetShape()}}
+	info := func(op string, d dtype.DType, dims ...int64) map[string]*pb.TensorInfo {
+		return map[string]*pb.TensorInfo{op: {Encoding: &pb.TensorInfo_Name{Name: op + ":0"},
+			Dtype: types_go_proto.DataType(d), TensorShape: graphdef.Shape(dims).GetShape()}}
 	}
 	content, err := proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
 		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
 		SignatureDef: map[string]*pb.SignatureDef{
-			"train":                 {Inputs: info("text", tfbind.String, -1), Outputs: info("loss", tfbind.Float32)},
+			"train":                 {Inputs: info("text", dtype.String, -1), Outputs: info("loss", dtype.Float32)},
 			"__saved_model_init_op": {Outputs: map[string]*pb.TensorInfo{"__saved_model_init_op": {Encoding: &pb.TensorInfo_Name{Name: "init"}}}},
 		},
 	}}})
@@ -217,16 +345,16 @@ func texts(t *testing.T) *savedmodels.Model {
 // Trials train on texts. Long texts are few.
 func TestTrialsOfText(t *testing.T) {
 	p := planned(t)
-	p.Model = texts(t)
+	p.Model = textsOf(t)
 	of := func(text string) data.Dataset {
-		ds, err := data.New("made", data.Field{Name: "text", Array: data.Array{Shape: []int{320}, Values: slices.Repeat([]string{text, ""}, 160)}})
+		ds, err := data.New("made", data.Field{Name: "text",
+			Array: data.Array{Shape: []int{320}, Values: slices.Repeat([]string{text, ""}, 160)}})
 		require.NoError(t, err)
 		return ds
 	}
 	p.Data = of("a text")
-	require.Empty(t, p.unmeasurable(offer{settings: []Configuration{intra}}))
 	u := withSample(t, &p)
-	written, err := columns.Open(u.spec.Data, u.spec.Fields, false)
+	written, err := readSample(u.spec.Data)
 	require.NoError(t, err)
 	assert.Equal(t, 320, written.Len())
 	for b := range written.Batches(data.Pass{Batch: 2}) {
@@ -235,13 +363,13 @@ func TestTrialsOfText(t *testing.T) {
 	}
 	c := u.startProcess(t.Context(), Configuration{})
 	defer c.end()
-	a, err := c.hear(time.Now().Add(p.Time))
+	a, err := c.hear(time.Now().Add(maxTime))
 	require.NoError(t, err)
 	assert.True(t, a.Finite)
 
 	p.Data = of(strings.Repeat("a", 1<<20))
 	u = withSample(t, &p)
-	written, err = columns.Open(u.spec.Data, u.spec.Fields, false)
+	written, err = readSample(u.spec.Data)
 	require.NoError(t, err)
 	assert.Equal(t, 3*32, written.Len(), "64 MiB in batches of a little more than 16 MiB")
 }

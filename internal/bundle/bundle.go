@@ -4,7 +4,8 @@
 // The index is a sorted table in LevelDB's format (tensorflow/core/lib/io/format.cc, table_builder.cc):
 // blocks of keys with shared prefixes, an index block with their locations, and a footer with the location
 // of the index block. Values are BundleEntryProto (tensor_bundle.proto); the empty key has the header.
-// TensorFlow does not compress the blocks of a bundle (tensor_bundle.cc), so compressed blocks are an error.
+// TensorFlow has not compressed the blocks of a bundle since 1.2 (tensor_bundle.cc), so compressed blocks are
+// an error.
 package bundle
 
 import (
@@ -24,9 +25,9 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/files"
 	"steadyfit/internal/wire"
-	"steadyfit/tfbind"
 )
 
 // ErrDamaged means that an index is damaged or not a table, or that a data file is too short.
@@ -34,7 +35,7 @@ var ErrDamaged = errors.New("damaged checkpoint")
 
 // Tensor is the index entry of a tensor.
 type Tensor struct {
-	DType tfbind.DType
+	DType dtype.DType
 	Shape []int64
 	// Checksum is the masked CRC-32C of the values.
 	Checksum uint32
@@ -101,7 +102,7 @@ func parse(table []byte) (map[string]Tensor, error) {
 		if names += len(key); names > mostNames {
 			return fmt.Errorf("the names of its tensors have more than %d bytes", mostNames)
 		}
-		t := Tensor{DType: tfbind.DType(entry.Dtype), Checksum: entry.Crc32C}
+		t := Tensor{DType: dtype.DType(entry.Dtype), Checksum: entry.Crc32C}
 		for _, d := range entry.GetShape().GetDim() {
 			t.Shape = append(t.Shape, d.Size)
 		}
@@ -111,13 +112,10 @@ func parse(table []byte) (map[string]Tensor, error) {
 	return tensors, err
 }
 
-// Check compares the sizes of a checkpoint's files with its index, the content of prefix.index. It accepts
-// compressed blocks, which TensorFlow has not written since 1.2. Verify checks the values.
+// Check compares the sizes of a checkpoint's files with its index, the content of prefix.index. Verify
+// checks the values.
 func Check(prefix string, index []byte) error {
 	ends, err := scan(index, func([]byte, *pb.BundleEntryProto) error { return nil })
-	if errors.Is(err, errCompressed) {
-		return nil
-	}
 	if err != nil {
 		return fmt.Errorf("%s.index: %w: %w; copy or write it again", prefix, ErrDamaged, err)
 	}
@@ -131,7 +129,8 @@ func Check(prefix string, index []byte) error {
 			return err
 		}
 		if have := info.Size(); have < want {
-			return fmt.Errorf("%s: %w: it has %d bytes, but its index expects %d; copy or write it again", path, ErrDamaged, have, want)
+			return fmt.Errorf("%s: %w: it has %d bytes, but its index expects %d; copy or write it again", path, ErrDamaged,
+				have, want)
 		}
 	}
 	return nil
@@ -168,7 +167,7 @@ func Verify(ctx context.Context, prefix string) error {
 			return err
 		})
 	}
-	if errors.Is(err, errCompressed) || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err != nil {
@@ -239,7 +238,8 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 			// The header comes first, since its key is empty.
 			i, end := int(entry.ShardId), entry.Offset+entry.Size
 			if i < 0 || i >= len(ends) || entry.Offset < 0 || entry.Size < 0 || end < 0 {
-				return fmt.Errorf("a tensor has the invalid location of %d bytes at %d in file %d of %d", entry.Size, entry.Offset, i, len(ends))
+				return fmt.Errorf("a tensor has the invalid location of %d bytes at %d in file %d of %d", entry.Size, entry.Offset,
+					i, len(ends))
 			}
 			ends[i] = max(ends[i], end)
 			return each(key, &entry)
@@ -268,8 +268,6 @@ func number(b []byte) (uint64, []byte, error) {
 	return v, b[n:], nil
 }
 
-var errCompressed = errors.New("it is compressed")
-
 // block verifies a block's checksum and calls each for its keys and values.
 func block(table []byte, s span, each func(key, value []byte) error) error {
 	n := uint64(len(table))
@@ -278,7 +276,7 @@ func block(table []byte, s span, each func(key, value []byte) error) error {
 	}
 	b, trailer := table[s.from:s.from+s.size], table[s.from+s.size:]
 	if trailer[0] != 0 {
-		return fmt.Errorf("the block at %d: %w with type %d; expected no compression", s.from, errCompressed, trailer[0])
+		return fmt.Errorf("the block at %d is compressed with type %d; expected no compression", s.from, trailer[0])
 	}
 	if sum, want := wire.Checksum(table[s.from:s.from+s.size+1]), binary.LittleEndian.Uint32(trailer[1:]); sum != want {
 		return fmt.Errorf("the block at %d has the checksum %08x, expected %08x", s.from, sum, want)

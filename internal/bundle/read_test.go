@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/bundle"
+	"steadyfit/internal/dtype"
 	"steadyfit/savedmodels"
-	"steadyfit/tfbind"
 )
 
 func prefixOf(t *testing.T, name string) (*savedmodels.Model, string) {
@@ -46,7 +46,7 @@ func TestRead(t *testing.T) {
 	for name, one := range have {
 		if strings.HasPrefix(name, "model/") && strings.Contains(name, "hidden") && strings.Contains(name, "kernel") {
 			kernels++
-			assert.Equal(t, tfbind.Float32, one.DType)
+			assert.Equal(t, dtype.Float32, one.DType)
 			assert.Len(t, one.Shape, 2)
 		}
 	}

@@ -68,10 +68,6 @@ type Memory struct {
 	// Left is the number of bytes until a limit is reached. It includes inactive file pages, which
 	// the kernel drops first.
 	Left Amount
-	// High is the amount above which the kernel slows the process down. Only version 2 has it.
-	High Amount
-	// Swap is the limit of swap space. Only version 2 has it.
-	Swap Amount
 }
 
 func ReadMemory(fsys fs.FS, pid string) (m Memory) {
@@ -93,8 +89,6 @@ func ReadMemory(fsys fs.FS, pid string) (m Memory) {
 			}
 			continue
 		}
-		m.High = least(m.High, amount(fsys, path.Join(dir, "memory.high")))
-		m.Swap = least(m.Swap, amount(fsys, path.Join(dir, "memory.swap.max")))
 	}
 	return m
 }
@@ -210,7 +204,8 @@ func field(text, name string) string {
 func groupPath(text, controller string, version int) (group string, ok bool) {
 	for line := range strings.Lines(text) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) == 3 && (version == 2 && fields[0] == "0" && fields[1] == "" || version == 1 && lists(fields[1], controller)) {
+		if len(fields) == 3 && (version == 2 && fields[0] == "0" && fields[1] == "" || version == 1 &&
+			lists(fields[1], controller)) {
 			return fields[2], true
 		}
 	}

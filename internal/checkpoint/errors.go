@@ -9,61 +9,51 @@ import (
 	"steadyfit/internal/files"
 )
 
-// The public package describes these errors.
 var (
-	ErrTorn    = errors.New("torn checkpoint")
-	ErrForeign = errors.New("not a checkpoint of this program")
-	ErrFuture  = fmt.Errorf("%w: a newer version wrote it", ErrForeign)
-	ErrLocked  = errors.New("folder of checkpoints is in use")
+	// ErrTorn means that a folder is not an intact checkpoint: a file is missing, damaged, or of another
+	// program.
+	ErrTorn   = errors.New("torn checkpoint")
+	ErrLocked = errors.New("folder of checkpoints is in use")
 )
 
 // LockedError reports that another run uses a folder of checkpoints.
 type LockedError struct {
 	Folder string
-	Holder Holder // the zero value if unknown
+	Holder string // the run that has locked the folder
 }
 
 func (e *LockedError) Error() string {
-	return fmt.Sprintf("%s is in use by %s; wait until it has ended, or stop it, or give this run another folder for its checkpoints", e.Folder, e.Holder)
+	return fmt.Sprintf("%s is in use by %s; wait until it has ended, or stop it, or give this run another folder for "+
+		"its checkpoints", e.Folder, e.Holder)
 }
 
 // Is reports whether target is ErrLocked.
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
-// Error reports that a checkpoint could not be written, or an old one not removed.
+// Error reports that a checkpoint or the history of a training could not be written. Package fit exports it.
 type Error struct {
-	Path   string
-	Good   string // empty if there is none
-	Final  bool
+	// Path is the path of the checkpoint, of the folder of checkpoints, or of the history.
+	Path string
+	// Good is the newest good checkpoint; empty if there is none, or if Path is the history.
+	Good string
+	// Remedy describes how to fix the problem.
 	Remedy string
-	Err    error
+	// Err is the cause.
+	Err error
 }
 
 func (e *Error) Error() string {
-	good := "this run has no checkpoint yet"
+	good := ""
 	if e.Good != "" {
-		good = e.Good + " is good"
+		good = "; " + e.Good + " is good"
 	}
-	return fmt.Sprintf("checkpoint %s: %v; %s; %s", e.Path, e.Err, good, e.Remedy)
+	return fmt.Sprintf("writing %s: %v%s; %s", e.Path, e.Err, good, e.Remedy)
 }
 
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Permanent marks an error that another attempt to save the state would repeat.
-type Permanent struct{ Err error }
-
-func (e *Permanent) Error() string { return e.Err.Error() }
-
-func (e *Permanent) Unwrap() error { return e.Err }
-
-// errNoRoom means that makeRoom must not remove any checkpoint.
-var errNoRoom = errors.New("all other checkpoints are needed")
-
-var remedyFull = remedyFor(syscall.ENOSPC)
-
-func remedyFor(err error) string {
-	return files.Remedy(err, "keep fewer checkpoints, remove folders diverged-*")
-}
+func remedyFor(err error) string { return files.Remedy(err, "keep fewer checkpoints") }
 
 func remedyUnread(err error) string {
 	switch {

@@ -1,10 +1,8 @@
 package checkpoint
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -12,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/disk"
-	"steadyfit/internal/disk/disktest"
+	"steadyfit/internal/files"
+	"steadyfit/internal/testkit"
 )
 
 // After a failed publish, everything is as before.
@@ -23,28 +21,29 @@ func TestPublishIsUndone(t *testing.T) {
 			dir := t.TempDir()
 			path, temporary := filepath.Join(dir, "ckpt-1"), filepath.Join(dir, ".ckpt-1.tmp")
 			put := func(folder string) {
-				require.NoError(t, errors.Join(os.Mkdir(folder, 0o777), os.WriteFile(filepath.Join(folder, "x"), []byte(folder), 0o666)))
+				require.NoError(t, errors.Join(os.Mkdir(folder, 0o777),
+					os.WriteFile(filepath.Join(folder, stateFile), []byte(folder), 0o666)))
 			}
 			put(temporary)
 			want := temporary
 			if replaces {
 				put(path)
 			}
-			f := &disktest.Failure{At: at, Err: syscall.EIO}
-			err := publish(disk.Disk{Before: f.Before}, temporary, path)
+			f := &testkit.DiskFailure{At: at, Err: syscall.EIO}
+			err := publish(files.Disk{Before: f.Before}, temporary, path)
 			if err != nil {
 				require.ErrorIs(t, err, syscall.EIO)
 				require.DirExists(t, temporary)
-				require.Equal(t, !replaces, disk.Missing(path), f.Ops)
+				require.Equal(t, !replaces, files.IsMissing(path), f.Ops)
 				want = path
 			}
 			if err == nil || replaces {
-				text, err := os.ReadFile(filepath.Join(path, "x"))
+				text, err := os.ReadFile(filepath.Join(path, stateFile))
 				require.NoError(t, err)
 				require.Equal(t, want, string(text))
 			}
 			if err == nil && at >= f.Count {
-				require.Equal(t, []string{"ckpt-1"}, disktest.Names(t, dir))
+				require.Equal(t, []string{"ckpt-1"}, testkit.FileNames(t, dir))
 				break
 			}
 		}
@@ -56,9 +55,9 @@ func TestReplaceLeavesNothingOfAFailure(t *testing.T) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "a")
 		require.NoError(t, os.WriteFile(path, []byte("old"), 0o666))
-		f := &disktest.Failure{At: at, Err: syscall.ENOSPC}
-		require.ErrorIs(t, disk.Disk{Before: f.Before}.Replace(path, []byte("new")), syscall.ENOSPC)
-		require.Equal(t, []string{"a"}, disktest.Names(t, dir))
+		f := &testkit.DiskFailure{At: at, Err: syscall.ENOSPC}
+		require.ErrorIs(t, files.Disk{Before: f.Before}.Replace(path, []byte("new")), syscall.ENOSPC)
+		require.Equal(t, []string{"a"}, testkit.FileNames(t, dir))
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, "old", string(text))
@@ -70,22 +69,11 @@ func TestDiscardAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "b"), 0o777))
-	f := &disktest.Failure{At: 2, Err: syscall.EIO} // the last of its changes
-	require.ErrorIs(t, discard(disk.Disk{Before: f.Before}, path), syscall.EIO)
-	require.True(t, disk.Missing(path))
-	require.NoError(t, discard(disk.Disk{}, path))
-	require.Empty(t, disktest.Names(t, dir))
-}
-
-// If no checkpoint is known to be good, none is removed to make space.
-func TestNoRoomWithoutAGoodCheckpoint(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"ckpt-2", "ckpt-4"} {
-		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o777))
-	}
-	f := &Folder{dir: dir, Options: Options{Keep: 1}, pointed: -1, saved: []saved{{step: 2, proven: true}, {step: 4, whole: true}}}
-	require.ErrorIs(t, f.makeRoom(6, true), errNoRoom)
-	require.Len(t, disktest.Names(t, dir), 2)
+	f := &testkit.DiskFailure{At: 2, Err: syscall.EIO} // the last of its changes
+	require.ErrorIs(t, discard(files.Disk{Before: f.Before}, path), syscall.EIO)
+	require.True(t, files.IsMissing(path))
+	require.NoError(t, discard(files.Disk{}, path))
+	require.Empty(t, testkit.FileNames(t, dir))
 }
 
 func TestRemedies(t *testing.T) {
@@ -121,21 +109,4 @@ func TestUnreadIsNotTorn(t *testing.T) {
 			require.Contains(t, remedyUnread(err), c.todo)
 		}
 	}
-}
-
-// Adopt keeps checkpoints that are newer than the adopted one under another name.
-func TestAdoptKeepsNewerCheckpoints(t *testing.T) {
-	dir, from := t.TempDir(), t.TempDir()
-	for _, path := range []string{filepath.Join(dir, name(3)), filepath.Join(dir, name(9)), filepath.Join(from, name(5))} {
-		require.NoError(t, os.Mkdir(path, 0o777))
-	}
-	var log bytes.Buffer
-	require.NoError(t, Adopt(dir, from, slog.New(slog.NewTextHandler(&log, nil))))
-	require.NoDirExists(t, filepath.Join(dir, name(3)))
-	require.DirExists(t, filepath.Join(dir, name(5)))
-	require.DirExists(t, filepath.Join(dir, newerPrefix+"9"))
-	require.Contains(t, log.String(), "it was renamed")
-	newest, _, err := Newest(dir)
-	require.NoError(t, err)
-	require.EqualValues(t, 5, newest)
 }

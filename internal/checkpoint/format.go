@@ -1,10 +1,14 @@
-// Package checkpoint reads and writes the checkpoints of a training. The public package of the
-// same name describes their files.
+// Package checkpoint reads and writes the checkpoints of a training.
+//
+// A checkpoint is a folder ckpt-<step> with the files of the model (variables.*), the history
+// (history.jsonl), the files of hooks, and state.json. state.json has the position of the training, and the
+// sizes and checksums of all other files. A checkpoint is written under a temporary name, synced file by
+// file, and renamed. Older checkpoints are removed only then, so a crash of the process or the machine
+// never leaves fewer good checkpoints than before.
 package checkpoint
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,8 +17,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
-	"sync"
 	"syscall"
 
 	"steadyfit/internal/files"
@@ -27,9 +29,8 @@ const (
 	// History is the file with the history, one fit.Record per line.
 	History = "history.jsonl"
 
-	stateFile    = "state.json"
-	stateFormat  = "steadyfit checkpoint"
-	stateVersion = 1
+	stateFile   = "state.json"
+	stateFormat = "steadyfit checkpoint 1"
 	// maxStateBytes is the maximum size of state.json and other small files.
 	maxStateBytes = 64 << 20
 )
@@ -63,49 +64,18 @@ type state struct {
 	raw json.RawMessage
 }
 
-// bytes returns the size of the checkpoint without state.json.
-func (m *Manifest) bytes() int64 {
-	var sum int64
-	for _, f := range m.Files {
-		sum += f.Bytes
-	}
-	return sum
-}
-
-// envelope is the content of state.json. All versions have the same fields except State.
+// envelope is the content of state.json.
 type envelope struct {
-	Format  string `json:"format"`
-	Version int    `json:"version"`
-	Writer  string `json:"writer"` // the program that wrote the file
+	Format string `json:"format"`
 	// CRC is the checksum of State as compact JSON.
-	CRC string `json:"crc32c"`
-	// Header is the checksum of the preceding fields. Early versions did not write it.
-	Header string          `json:"header_crc32c"`
-	State  json.RawMessage `json:"state"`
+	CRC   string          `json:"crc32c"`
+	State json.RawMessage `json:"state"`
 }
 
 // castagnoli is a polynomial for which processors have an instruction.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func hexSum(sum uint32) string { return fmt.Sprintf("%08x", sum) }
-
-func checksum(text []byte) string { return hexSum(crc32.Checksum(text, castagnoli)) }
-
-func (e *envelope) headerSum() string {
-	return checksum(fmt.Appendf(nil, "%q %d %q %q", e.Format, e.Version, e.Writer, e.CRC))
-}
-
-var program = sync.OnceValue(func() string {
-	const name = "steadyfit"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
-			if m.Path == name && m.Version != "" {
-				return name + " " + m.Version
-			}
-		}
-	}
-	return name + " of an unknown version"
-})
+func checksum(text []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(text, castagnoli)) }
 
 // Encode returns the content of state.json for the state of a training.
 func Encode(state any) ([]byte, error) {
@@ -113,78 +83,55 @@ func Encode(state any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", stateFile, err)
 	}
-	e := envelope{Format: stateFormat, Version: stateVersion, Writer: program(), CRC: checksum(inner), State: inner}
-	e.Header = e.headerSum()
-	content, err := json.MarshalIndent(e, "", "  ")
+	content, err := json.MarshalIndent(envelope{stateFormat, checksum(inner), inner}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", stateFile, err)
 	}
 	return append(content, '\n'), nil
 }
 
-// Decode reads the content of state.json. Its errors are ErrTorn, ErrForeign or ErrFuture.
+// Decode reads the content of state.json. Its error is ErrTorn.
 func Decode(text []byte, into any) error {
 	raw, err := open(text)
 	if err == nil {
-		if err = json.Unmarshal(raw, into); err != nil {
-			err = fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
-		}
+		err = json.Unmarshal(raw, into)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
+	}
+	return nil
 }
 
-// open verifies the checksums of state.json and returns the field state.
+// open verifies the checksum of state.json and returns the field state as compact JSON.
 func open(text []byte) (json.RawMessage, error) {
 	var e envelope
 	if err := json.Unmarshal(text, &e); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
-	}
-	// Because of this checksum, a flipped bit does not make a damaged checkpoint look like a
-	// checkpoint of another program or version.
-	if sum := e.headerSum(); e.Header != "" && sum != e.Header {
-		return nil, fmt.Errorf("%w: the header of %s has the checksum %s, expected %s", ErrTorn, stateFile, sum, e.Header)
+		return nil, err
 	}
 	if e.Format != stateFormat {
-		return nil, fmt.Errorf("%w: %s has format %q, expected %q", ErrForeign, stateFile, e.Format, stateFormat)
-	}
-	if e.Version != stateVersion {
-		kind := ErrForeign
-		if e.Version > stateVersion {
-			kind = ErrFuture
-		}
-		return nil, fmt.Errorf("%w: %s has version %d, written by %s; this is %s, which reads version %d",
-			kind, stateFile, e.Version, cmp.Or(e.Writer, "an unknown program"), program(), stateVersion)
+		return nil, fmt.Errorf("its format is %q, expected %q", e.Format, stateFormat)
 	}
 	var inner bytes.Buffer
 	if err := json.Compact(&inner, e.State); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
+		return nil, err
 	}
 	if sum := checksum(inner.Bytes()); sum != e.CRC {
-		return nil, fmt.Errorf("%w: %s has the checksum %s, expected %s", ErrTorn, stateFile, sum, e.CRC)
+		return nil, fmt.Errorf("it has the checksum %s, expected %s", sum, e.CRC)
 	}
 	return inner.Bytes(), nil
 }
 
 func readState(path string) (*state, error) {
 	text, err := files.Read(filepath.Join(path, stateFile), maxStateBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		kind := ErrForeign
-		if exists(filepath.Join(path, History)) {
-			kind = ErrTorn
-		}
-		return nil, fmt.Errorf("%w: there is no %s", kind, stateFile)
-	}
 	if err != nil {
 		return nil, readError(err)
 	}
 	s := &state{}
-	if s.raw, err = open(text); err != nil {
+	if err := Decode(text, s); err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(s.raw, s); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
-	}
-	return s, nil
+	s.raw, err = open(text)
+	return s, err
 }
 
 // verify reads state.json and verifies all files that it lists.
@@ -196,7 +143,7 @@ func verify(path string) (*state, error) {
 	for _, want := range s.Files {
 		name := filepath.FromSlash(want.Name)
 		if !filepath.IsLocal(name) {
-			return nil, fmt.Errorf("%w: %s lists %q, which is outside the checkpoint", ErrForeign, stateFile, want.Name)
+			return nil, fmt.Errorf("%w: %s lists %q, which is outside the checkpoint", ErrTorn, stateFile, want.Name)
 		}
 		got, err := sumFile(filepath.Join(path, name))
 		if err != nil {
@@ -221,7 +168,7 @@ func sumFile(path string) (File, error) {
 	if err != nil {
 		return File{}, fmt.Errorf("reading %s: %w", path, err)
 	}
-	return File{Bytes: n, CRC: hexSum(hash.Sum32())}, nil
+	return File{Bytes: n, CRC: fmt.Sprintf("%08x", hash.Sum32())}, nil
 }
 
 // readError turns the error of a missing or irregular file into ErrTorn. Other errors, such as

@@ -12,23 +12,25 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
-	"steadyfit/internal/disk"
 	"steadyfit/internal/files"
 	"steadyfit/option"
 )
 
-// Info describes a checkpoint on disk.
+// Info describes a checkpoint on disk. Package fit exports it.
 type Info struct {
-	Path      string
+	Path string
+	// Variables is the prefix for Session.Restore.
 	Variables string
 	Step      int64
-	Epochs    int
-	Written   time.Time
-	Identity  map[string]string // the values that a run must match to resume
-	Best      bool
-	Err       error
+	// Epochs is the number of complete epochs.
+	Epochs int
+	// Identity has the values that a run must match to resume.
+	Identity map[string]string
+	// Best reports whether best.json names the checkpoint.
+	Best bool
+	// Err is nil if the checkpoint is intact. Otherwise only Path and Step are set.
+	Err error
 }
 
 // List returns the checkpoints of a folder, newest first, and verifies their files.
@@ -39,7 +41,8 @@ func List(dir string) ([]Info, error) {
 	}
 	var best Best
 	// No checkpoint is the best without a valid best.json.
-	if text, err := files.Read(filepath.Join(dir, bestFile), maxStateBytes); err != nil || json.Unmarshal(text, &best) != nil {
+	if text, err := files.Read(filepath.Join(dir, bestFile), maxStateBytes); err != nil ||
+		json.Unmarshal(text, &best) != nil {
 		best.Step = -1
 	}
 	var found []Info
@@ -50,7 +53,6 @@ func List(dir string) ([]Info, error) {
 		} else {
 			info.Variables, info.Epochs, info.Identity = filepath.Join(info.Path, Variables), s.Epochs, s.Identity
 			info.Best = step == best.Step
-			info.Written, _ = time.Parse(time.RFC3339, s.Written) // an invalid time becomes the zero time
 		}
 		found = append(found, info)
 	}
@@ -62,13 +64,15 @@ func entriesOf(dir string) ([]fs.DirEntry, error) {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case errors.Is(err, syscall.ENOTDIR):
-		return nil, &option.Error{Option: "Checkpoint", Value: dir, Reason: "it is not a folder", Fix: "name a folder for checkpoints", Err: err}
+		return nil, &option.Error{Option: "Checkpoint", Value: dir, Reason: "it is not a folder",
+			Fix: "name a folder for checkpoints", Err: err}
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("checkpoints: %w", err)
 	}
 	return entries, nil
 }
 
+// listSteps returns the steps of all checkpoints of a folder in ascending order.
 func listSteps(dir string) ([]int64, error) {
 	entries, err := entriesOf(dir)
 	if err != nil {
@@ -83,61 +87,6 @@ func listSteps(dir string) ([]int64, error) {
 	}
 	slices.Sort(steps)
 	return steps, nil
-}
-
-// Newest returns the step of the newest checkpoint of a folder, which may be damaged.
-func Newest(dir string) (step int64, found bool, err error) {
-	steps, err := listSteps(dir)
-	if err != nil || len(steps) == 0 {
-		return 0, false, err
-	}
-	return steps[len(steps)-1], true, nil
-}
-
-// Adopt moves all checkpoints from one folder (the argument from) to another one on the same file
-// system (dir). It removes the other checkpoints of dir, except those that are newer: these are
-// renamed, with a warning.
-func Adopt(dir, from string, log *slog.Logger) (err error) {
-	lock, err := Acquire(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, lock.Release()) }()
-	var d disk.Disk
-	old, err := listSteps(dir)
-	steps, errFrom := listSteps(from)
-	if err = errors.Join(err, errFrom); err != nil {
-		return err
-	}
-	for _, step := range steps {
-		path := filepath.Join(from, name(step))
-		if _, err := syncTree(d, path); err != nil {
-			return err
-		}
-		if err := publish(d, path, filepath.Join(dir, name(step))); err != nil {
-			return err
-		}
-	}
-	for _, step := range old {
-		path := filepath.Join(dir, name(step))
-		switch {
-		case slices.Contains(steps, step):
-		case len(steps) > 0 && step > slices.Max(steps):
-			aside := filepath.Join(dir, newerPrefix+strconv.FormatInt(step, 10))
-			if err = d.Remove(aside); err == nil {
-				err = d.Rename(path, aside)
-			}
-			if err == nil {
-				log.Warn("a checkpoint is newer than the one from which all ranks resume; it was renamed", "step", slices.Max(steps), "checkpoint", path, "now", aside)
-			}
-		default:
-			err = discard(d, path)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // HookState returns the state of a hook in the newest readable checkpoint of a folder; nil if
@@ -161,37 +110,27 @@ func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) 
 // A folder that does not exist or has no checkpoint is unused.
 func CheckUnused(dir string) error {
 	steps, err := listSteps(dir)
-	if err != nil {
+	if err != nil || len(steps) == 0 {
 		return err
 	}
-	earlier := refuseEarlier(dir, steps)
-	if earlier == nil {
-		return nil
-	}
-	lock, err := Acquire(dir)
+	lock, err := Acquire(dir, slog.New(slog.DiscardHandler))
 	if errors.Is(err, ErrLocked) {
 		return err
 	}
-	return errors.Join(earlier, lock.Release())
+	return errors.Join(usedError(dir, steps), lock.Release())
 }
 
-// refuseEarlier returns the error of a new training in a folder with checkpoints of these
-// steps, in ascending order; nil if all are foreign.
-func refuseEarlier(dir string, steps []int64) error {
-	for _, step := range slices.Backward(steps) {
-		path := filepath.Join(dir, name(step))
-		switch _, err := readState(path); {
-		case errors.Is(err, ErrFuture):
-			return ofFuture(path, err)
-		case !errors.Is(err, ErrForeign):
-			return &option.Error{Option: "Checkpoint", Value: dir, Reason: "it holds checkpoints of an earlier training (the newest is " + name(step) + ")", Fix: "continue it with {Loop.Resume}, or name another folder"}
-		}
+// usedError returns the error of a new training in a folder with checkpoints of these steps; nil if there
+// are none.
+func usedError(dir string, steps []int64) error {
+	if len(steps) == 0 {
+		return nil
 	}
-	return nil
-}
-
-func ofFuture(path string, err error) error {
-	return &option.Error{Option: "Checkpoint", Value: path, Reason: err.Error(), Fix: "name another folder, or use the program that wrote it"}
+	return &option.Error{
+		Option: "Checkpoint", Value: dir,
+		Reason: "it holds checkpoints of an earlier training (the newest is " + name(slices.Max(steps)) + ")",
+		Fix:    "continue it with {Loop.Resume}, or name another folder",
+	}
 }
 
 // Resumable is the state from which a run resumes.
@@ -200,48 +139,26 @@ type Resumable[State any] struct {
 	// checkpoint.
 	Path  string
 	State State
-	// Skipped are the steps of newer checkpoints that cannot be used.
-	Skipped []int64
-	// Logs has the size of each log file when the training began, if there is no checkpoint.
-	Logs map[string]int64
-
-	lock *Lock
+	// Lock is the lock on the folder; nil for a folder that does not exist or is read-only.
+	Lock *Lock
 }
 
-// Release unlocks the folder.
-func (r *Resumable[State]) Release() error {
-	if err := r.lock.Release(); err != nil {
-		return fmt.Errorf("unlocking a folder of checkpoints: %w", err)
-	}
-	return nil
-}
-
-// Resume finds the newest intact checkpoint of a folder and locks the folder until Release. It
-// skips torn and foreign checkpoints with a warning. If all checkpoints are torn, it returns an
-// error, so that a bad disk does not silently restart a training. A newer checkpoint that
-// another version wrote or that cannot be read is also an error, since an older one would undo
-// its training.
-func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err error) {
-	r := &Resumable[State]{}
-	defer func() {
-		if err != nil {
-			_ = r.lock.Release() // nothing was written
-		}
-	}()
-	// A folder that does not exist or is read-only is not locked.
-	if r.lock, err = Acquire(dir); errors.Is(err, ErrLocked) {
-		return nil, err
+// Resume locks a folder and finds its newest intact checkpoint. It skips torn checkpoints with a warning.
+// If all checkpoints are torn, it returns an error, so that a bad disk does not silently restart a
+// training. A newer checkpoint that cannot be read is also an error, since an older one would undo its
+// training.
+func Resume[State any](dir string, log *slog.Logger) (r *Resumable[State], err error) {
+	r = &Resumable[State]{}
+	if r.Lock, err = Acquire(dir, log); errors.Is(err, ErrLocked) {
+		return r, err
 	} else if err != nil {
 		log.Debug("reading checkpoints without a lock", "folder", dir, "error", err)
-	} else {
-		r.lock.warn(log, dir)
-		if err := tidy(disk.Disk{}, dir); err != nil {
-			return nil, err
-		}
+	} else if err := clean(files.Disk{}, dir); err != nil {
+		return r, err
 	}
 	steps, err := listSteps(dir)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	var torn []error
 	for _, step := range slices.Backward(steps) {
@@ -255,42 +172,16 @@ func Resume[State any](dir string, log *slog.Logger) (_ *Resumable[State], err e
 			}
 			err = fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
 		}
-		switch {
-		case errors.Is(err, ErrFuture):
-			return nil, fmt.Errorf("cannot resume from %s: %w; resume with the program that wrote it, or move it out of %s to resume from the checkpoint before it", path, err, dir)
-		case errors.Is(err, ErrTorn):
-			torn = append(torn, fmt.Errorf("%s: %w", path, err))
-		case !errors.Is(err, ErrForeign):
-			return nil, fmt.Errorf("cannot resume from %s: %w; it may be intact, so no older one is used; %s and resume again, or move it out of %s to resume from the checkpoint before it", path, err, remedyUnread(err), dir)
+		if !errors.Is(err, ErrTorn) {
+			return r, fmt.Errorf("cannot resume from %s: %w; it may be intact, so no older one is used; %s and resume again, "+
+				"or move it out of %s to resume from the checkpoint before it", path, err, remedyUnread(err), dir)
 		}
 		log.Warn("skipping a checkpoint that cannot be used", "checkpoint", path, "error", err)
-		r.Skipped = append(r.Skipped, step)
+		torn = append(torn, fmt.Errorf("%s: %w", path, err))
 	}
 	if len(torn) > 0 {
-		return nil, fmt.Errorf("nothing to resume from: every checkpoint is damaged; remove them to start a new training: %w", errors.Join(torn...))
+		return r, fmt.Errorf("nothing to resume from: every checkpoint is damaged; remove them to start a new training: %w",
+			errors.Join(torn...))
 	}
-	r.Logs, err = readBegun(dir)
-	return r, err
-}
-
-// begun is the content of begunFile.
-type begun struct {
-	// Logs has the size of each log file when the training began, by hook.
-	Logs map[string]int64 `json:"logs"`
-}
-
-func readBegun(dir string) (map[string]int64, error) {
-	path := filepath.Join(dir, begunFile)
-	text, err := files.Read(path, maxStateBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var b begun
-	if err == nil {
-		err = json.Unmarshal(text, &b)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the sizes of log files at the beginning of the training from %s: %w; remove it to leave log files unchanged", path, err)
-	}
-	return b.Logs, nil
+	return r, nil
 }

@@ -30,7 +30,6 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -48,9 +47,6 @@ const (
 
 // SupervisedEnv is the variable with the specification of a child of supervise.Run, which unsets it.
 const SupervisedEnv = "STEADYFIT_SUPERVISED"
-
-// Supervised is true once supervise.Run has called train in this process.
-var Supervised atomic.Bool
 
 var ErrDeadline = errors.New("no message in time")
 
@@ -133,7 +129,8 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		p.oom = cgroup.NewOOMCounter(os.Getpid())
 		p.cmd = &exec.Cmd{
 			Path: path, Args: c.Args, Env: append(append(os.Environ(), c.Env...), c.Variable+"="+string(spec)),
-			Stderr: log, ExtraFiles: append([]*os.File{messages, requests}, c.Files...), SysProcAttr: attributes(c.KillWithParent),
+			Stderr: log, ExtraFiles: append([]*os.File{messages, requests}, c.Files...),
+			SysProcAttr: attributes(c.KillWithParent),
 		}
 		if c.Stdout != nil {
 			p.cmd.Stdout = c.Stdout
@@ -281,7 +278,8 @@ func (p *Process) End(hear func(line []byte)) Exit {
 func (p *Process) State() string { return state(p.PID()) }
 
 var states = map[string]string{
-	process.Running: "running", process.Sleep: "waiting", process.Blocked: "waiting for a disk or a driver", process.Stop: "stopped by a signal",
+	process.Running: "running", process.Sleep: "waiting", process.Blocked: "waiting for a disk or a driver",
+	process.Stop: "stopped by a signal",
 }
 
 func state(pid int) string {

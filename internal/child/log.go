@@ -50,7 +50,8 @@ func (t *Tail) Lines(n int) []string {
 // causes lists words that mark the line with the cause, best first. The last lines of a log are often
 // stacks, and Go's line about the signal follows the message of the library.
 var causes = [][]string{
-	{"terminate called", "what():", "fatal error:", "panic:", "F0000", "Check failed", "MemoryError", "out of memory", "OOM"},
+	{"terminate called", "what():", "fatal error:", "panic:", "F0000", "Check failed", "MemoryError", "out of memory",
+		"OOM"},
 	{"SIGSEGV:", "SIGABRT:", "SIGBUS:", "SIGFPE:", "SIGILL:"},
 }
 

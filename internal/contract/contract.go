@@ -28,7 +28,8 @@ const (
 
 // IsReserved reports whether steadyfit can generate the value of the input.
 func IsReserved(input string) bool {
-	return slices.Contains([]string{InputSampleWeight, InputLearningRate, InputSeed, InputLossScale, InputGroupSize}, input)
+	return slices.Contains([]string{InputSampleWeight, InputLearningRate, InputSeed, InputLossScale, InputGroupSize},
+		input)
 }
 
 // Metrics of training with loss scaling: the scale of the next step, and the number of skipped
@@ -50,7 +51,7 @@ const (
 	ReductionUnknown = "unknown"
 )
 
-// The depths of a reset (session.Session.Reset, budget.ResetPolicy).
+// The depths of a reset (session.Session.Reset, train.Reset).
 const (
 	ResetNone    = "none"
 	ResetRestore = "restore" // writes the variables
@@ -76,10 +77,10 @@ const (
 // of a train step on features (savedmodels.Features).
 const (
 	// ShareFlags is the number of flags at the beginning of a share, the vector that a rank sends
-	// to the others in each step. The seconds of work and the flag for finite gradients follow.
+	// to the others in each step. The flag for finite gradients follows.
 	ShareFlags = 2
 	// ShareResults is the index of the first metric in a share.
-	ShareResults = ShareFlags + 2
+	ShareResults = ShareFlags + 1
 	// FirstInstance is the key of the first sum over ranks in a step. Other graphs use lower keys
 	// for their sums.
 	FirstInstance = 100

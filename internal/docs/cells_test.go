@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
+	"steadyfit/internal/testkit"
 	"steadyfit/memory"
 )
 
@@ -78,7 +79,8 @@ func wrongCell(cell string, measured effects) string {
 		}
 		m := rangeCell.FindStringSubmatch(part)
 		if m == nil {
-			return fmt.Sprintf("%q is no ratio with its source, as in x0.69 (S3/bf16), nor %q, nor none: with a reason", part, needsGPU)
+			return fmt.Sprintf("%q is no ratio with its source, as in x0.69 (S3/bf16), nor %q, nor none: with a reason", part,
+				needsGPU)
 		}
 		low, high := math.Inf(1), math.Inf(-1)
 		for id, r := range measured {
@@ -123,7 +125,7 @@ func TestEffectsOfOptions(t *testing.T) {
 		"speed":  effectsOf(t, file, func(c *compare.Comparison) compare.Ratio { return c.StepTime }),
 	}
 	rows := 0
-	for _, table := range Tables(read(t, "docs/reference/devices.md")) {
+	for _, table := range testkit.Tables(read(t, "docs/reference/devices.md")) {
 		if !slices.Contains(table.Header, "memory") {
 			continue
 		}

@@ -1,3 +1,4 @@
+// Package docs tests that what a document names exists: Go programs, links, make targets, commands and flags.
 package docs
 
 import (
@@ -13,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/testkit"
 )
 
 const root = "../.."
@@ -28,7 +31,7 @@ const sample = "# Title with `steadyfit doctor --no-such`\n" + // 1
 	"        --data=d --epochs 3; go mod edit -replace steadyfit=../steadyfit\n" +
 	"\n" +
 	"```\n" +
-	"$ steadyfit --verbose version; steadyfit launch --workers 2 -- fit --epochs 3\n" + // 12
+	"$ steadyfit --tensorflow=x version; steadyfit launch --workers 2 -- fit --epochs 3\n" + // 12
 	"[no](link.md)\n" +
 	"```\n" +
 	"- a list with `--keep 3 --best`, `x --other` and\n" + // 15
@@ -49,16 +52,16 @@ func TestExtraction(t *testing.T) {
 	require.Equal(t, []Use{
 		{1, "doctor", []string{"--no-such"}},
 		{8, "fit", []string{"--model", "--data", "--epochs"}},
-		{12, "", []string{"--verbose"}},
+		{12, "", []string{"--tensorflow"}},
 		{12, "launch", []string{"--workers"}},
 		{12, "fit", []string{"--epochs"}},
 	}, Uses(sample))
 	require.Equal(t, []Mention{{15, "--keep"}, {15, "--best"}}, Flags(sample))
 
-	require.Equal(t, []Table{
-		{3, []string{"a", "b"}, [][]string{{"`x|y`", ""}, {"", "2"}}},
-		{8, []string{"c"}, nil},
-	}, Tables("Text.\n\n| a | b |\n|---|:-:|\n| `x\\|y` | |\n| |2|\n\n| c |\n| --- |\n\n    | no |\n    |---|\n\n| no |\n| table |\n"))
+	require.Equal(t, []testkit.Table{
+		{Line: 3, Header: []string{"a", "b"}, Rows: [][]string{{"`x|y`", ""}, {"", "2"}}},
+		{Line: 8, Header: []string{"c"}, Rows: nil},
+	}, testkit.Tables("Text.\n\n| a | b |\n|---|:-:|\n| `x\\|y` | |\n| |2|\n\n| c |\n| --- |\n\n    | no |\n    |---|\n\n| no |\n| table |\n"))
 
 	require.Equal(t, []string{"help", "test-unit", "lint"}, Targets("GO := go\nX ?= 1\n.PHONY: a\nhelp: ## list\n\techo: no\ntest-unit: a b\nlint:\n"))
 	help := "Text.\n\nAvailable Commands:\n  fit         Train\n  x-y         Other\n\nFlags:\n      --config string   file with --values\n  -h, --help            help\n"
@@ -162,6 +165,7 @@ func TestCommandsAndFlags(t *testing.T) {
 	require.Contains(t, known["fit"], "--epochs")
 	scripts, err := filepath.Glob(filepath.Join(root, "scripts", "*.py"))
 	require.NoError(t, err)
+	scripts = append(scripts, filepath.Join(root, "scripts", "steadyfit_export", "command.py"))
 	for _, script := range scripts {
 		text, err := os.ReadFile(script)
 		require.NoError(t, err)
@@ -198,6 +202,8 @@ func TestCommandsAndFlags(t *testing.T) {
 var codeSpan = regexp.MustCompile("`[^`\n]*`")
 
 // The Go names in code spans exist.
+//
+//lane:run check
 func TestGoNames(t *testing.T) {
 	names := goNames(t)
 	qualified := regexp.MustCompile(`\b([a-z]+)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)

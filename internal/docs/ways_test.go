@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/files"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
-	"steadyfit/matrix"
 )
 
 // ways lists the ways to compute in 16 bits that docs/results/precision.yaml covers: the name of
@@ -41,7 +41,8 @@ func waysTable(t *testing.T) string {
 	}
 	require.NoError(t, json.Unmarshal(text, &accuracy))
 	var b strings.Builder
-	b.WriteString("| model | precision | run | matrix operations in 16 bits | peak, MiB | step, ms | val_accuracy, points |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("| model | precision | run | matrix operations in 16 bits | peak, MiB | step, ms | val_accuracy, " +
+		"points |\n|---|---|---|---|---|---|---|\n")
 	for _, model := range []string{"digits", "digits-cnn"} {
 		for _, way := range ways {
 			id := way.digits
@@ -55,7 +56,8 @@ func waysTable(t *testing.T) string {
 			operations := ""
 			for _, run := range result.Runs {
 				if run.Runtime == matrix.Go && run.Workload == workload && run.Remedy == remedy {
-					now := fmt.Sprintf("%s bfloat16, %s float16 of %s", run.Facts[worker.FactMatrixBFloat16], run.Facts[worker.FactMatrixFloat16], run.Facts[worker.FactMatrix])
+					now := fmt.Sprintf("%s bfloat16, %s float16 of %s", run.Facts[worker.FactMatrixBFloat16],
+						run.Facts[worker.FactMatrixFloat16], run.Facts[worker.FactMatrix])
 					require.Contains(t, []string{"", now}, operations, "%s: its runs differ", id)
 					operations = now
 				}

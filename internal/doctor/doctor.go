@@ -1,6 +1,6 @@
 // Package doctor examines whether steadyfit can train on this machine. It checks the TensorFlow
-// library and a session, the CPU, memory and its limits, disk space, each GPU library, and the
-// environment variables that TensorFlow reads or is wrongly thought to read.
+// library and a session, the CPU, memory and its limits, each GPU library, and the
+// environment variables that TensorFlow ignores.
 //
 // It does not benchmark or change anything: a fix is a text for a person. It opens TensorFlow
 // in this process, which cannot be undone.
@@ -11,14 +11,17 @@
 package doctor
 
 import (
-	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 
+	"github.com/shirou/gopsutil/v3/cpu"
+	"github.com/shirou/gopsutil/v3/mem"
+
 	"steadyfit/internal/tflibrary"
+	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
 
@@ -46,7 +49,7 @@ func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // Check is the result of one examination. The names of the JSON fields, Group and Name are
 // stable. The check of an environment variable, a library or a GPU has the name of that item.
 type Check struct {
-	// Group is "TensorFlow", "CPU", "Memory", "Disk", "GPU" or "Environment".
+	// Group is "TensorFlow", "CPU", "Memory", "GPU" or "Environment".
 	Group string `json:"group"`
 	// Name is unique within its group.
 	Name string `json:"name"`
@@ -93,111 +96,91 @@ type Options struct {
 	TensorFlow string
 	// NeedGPU reports everything that prevents the use of a GPU as a problem.
 	NeedGPU bool
-	// Environ are the variables to examine, as "NAME=value"; nil means the variables of the
-	// process, which TensorFlow itself always reads.
-	Environ []string
 }
 
 // Examine examines the machine. It opens TensorFlow and runs one small session with GPU memory
 // growth, so the process cannot train with other GPU options afterwards. TensorFlow prints to
 // the standard error of the process while it opens.
-//
-// When ctx ends, the report has the findings so far and a problem that says where the
-// examination stopped. A call into TensorFlow cannot be interrupted.
-func Examine(ctx context.Context, o Options) Report {
-	return examine(ctx, newMachine(o))
+func Examine(o Options) Report {
+	return examine(newMachine(o))
 }
 
 // machine is everything that the checks read; tests replace it.
 type machine struct {
-	fs         fs.FS
-	env        map[string]string
-	goMaxProcs int
-	arch       string
-	folders    []folder
+	fs               fs.FS
+	env              map[string]string
+	cpu              processor
+	cores            int // CPUs that the process may run on
+	total, available memory.Reading
 
-	tensorflow string
-	needGPU    bool
-	locate     func(path string) (tflibrary.Location, error)
-	load       func(path string) (tfbind.Info, error)
-	try        func(context.Context) ([]tfbind.Device, error)
-	runPath    func(file string) ([]string, error)
-	contains   func(files, names []string) (map[string]bool, error)
-	space      func(dir string) (space, error)
-	gpus       func() gpuList
+	tensorflow  string
+	needGPU     bool
+	locate      func(path string) (tflibrary.Location, error)
+	load        func(path string) (tfbind.Info, error)
+	try         func() ([]tfbind.Device, error)
+	realFolder  func(file string) string
+	builtForGPU func(file string) bool
+	gpus        func() gpuList
 }
 
 func newMachine(o Options) machine {
-	environ := o.Environ
-	if environ == nil {
-		environ = os.Environ()
-	}
-	env := map[string]string{}
-	for _, e := range environ {
-		name, value, _ := strings.Cut(e, "=")
-		env[name] = value
-	}
-	return machine{
-		fs: os.DirFS("/"), env: env, goMaxProcs: runtime.GOMAXPROCS(0), arch: runtime.GOARCH,
-		folders:    folders(env),
+	m := machine{
+		fs: os.DirFS("/"), env: map[string]string{}, cores: runtime.NumCPU(),
 		tensorflow: o.TensorFlow, needGPU: o.NeedGPU,
 		locate: tflibrary.Locate, load: tfbind.Load, try: trySession,
-		runPath: elfRunPath, contains: elfContains,
-		space: diskSpace, gpus: listGPUs,
+		realFolder: realFolder, builtForGPU: builtForGPU,
+		gpus: listGPUs,
 	}
+	for _, e := range os.Environ() {
+		name, value, _ := strings.Cut(e, "=")
+		m.env[name] = value
+	}
+	if all, err := cpu.Info(); err == nil && len(all) > 0 {
+		m.cpu = processor{all[0].ModelName, all[0].Flags}
+	}
+	if v, err := mem.VirtualMemory(); err == nil && v.Total > 0 { // Total is 0 if gopsutil cannot read the file
+		m.total, m.available = memory.Known(memory.Bytes(v.Total)), memory.Known(memory.Bytes(v.Available))
+	}
+	return m
 }
 
-func examine(ctx context.Context, m machine) Report {
-	var (
-		r   Report
-		cpu = readProcessor(m.fs)
-		tf  tensorFlow
-	)
-	// GPUs come first, since TensorFlow takes GPU memory once it is open.
-	gpus := m.gpus()
-	m.gpus = func() gpuList { return gpus }
-	for _, part := range []struct {
-		group string
-		look  func() []Check
-	}{
-		{"TensorFlow", func() (checks []Check) { tf, checks = checkTensorFlow(ctx, m, cpu); return checks }},
-		{"CPU", func() []Check { return checkCPU(m, cpu) }},
-		{"Memory", func() []Check { return checkMemory(m) }},
-		{"Disk", func() []Check { return checkDisk(m) }},
-		{"GPU", func() []Check { return checkGPU(m, tf) }},
-		{"Environment", func() []Check { return append(checkVariables(m, tf), checkCluster(m)...) }},
-	} {
-		if err := context.Cause(ctx); err != nil {
-			stopped := problem("examination", "stopped before this part: "+err.Error(), "run `steadyfit doctor` again")
-			stopped.Group = part.group
-			r.Checks = append(r.Checks, stopped)
-			break
-		}
-		for _, c := range part.look() {
-			c.Group = part.group
+// realFolder returns the folder of a file without symbolic links; empty if there is no such folder.
+func realFolder(file string) string {
+	folder, err := filepath.EvalSymlinks(filepath.Dir(file))
+	if err != nil {
+		return ""
+	}
+	return folder
+}
+
+func examine(m machine) Report {
+	var r Report
+	add := func(group string, checks []Check) {
+		for _, c := range checks {
+			c.Group = group
 			r.Checks = append(r.Checks, c)
 		}
 	}
+	// GPUs come first, since TensorFlow takes GPU memory once it is open.
+	gpus := m.gpus()
+	tf, checks := checkTensorFlow(m)
+	add("TensorFlow", checks)
+	add("CPU", checkCPU(m))
+	add("Memory", checkMemory(m))
+	add("GPU", checkGPU(m, tf, gpus))
+	add("Environment", append(checkVariables(m), checkCluster(m)...))
 	return r
 }
 
-// readText reads a small file below the root; ok is false if the file is missing or unreadable.
+// readText reads a small file below the root; empty if the file is missing or unreadable.
 // path is absolute, as on the machine itself.
-func (m machine) readText(path string) (string, bool) { return readText(m.fs, path) }
-
-func readText(fsys fs.FS, path string) (string, bool) {
-	text, err := fs.ReadFile(fsys, relative(path))
-	return string(text), err == nil
+func (m machine) readText(path string) string {
+	text, _ := fs.ReadFile(m.fs, relative(path))
+	return string(text)
 }
 
 // relative converts an absolute path to a name within an fs.FS.
-func relative(path string) string {
-	path = strings.TrimPrefix(filepath.Clean("/"+path), "/")
-	if path == "" {
-		return "."
-	}
-	return path
-}
+func relative(path string) string { return strings.TrimPrefix(filepath.Clean(path), "/") }
 
 func (m machine) exists(path string) bool {
 	_, err := fs.Stat(m.fs, relative(path))

@@ -1,19 +1,19 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 
 	"steadyfit/internal/gpu"
-	"steadyfit/internal/gpu/gputest"
+	"steadyfit/internal/testkit"
 	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
 
-const openDriver = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release Build  (dvs-builder)\nGCC version:  gcc\n"
+const openDriver = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.133.20  Release Build  " +
+	"(dvs-builder)\nGCC version:  gcc\n"
 
 // gpuMachine has a driver, its nodes and half of the libraries of the wheel.
 var gpuMachine = plain.with(tree{
@@ -25,28 +25,27 @@ var gpuMachine = plain.with(tree{
 	"/opt/site-packages/nvidia/cublas/lib/libcublasLt.so.12":     "",
 	"/opt/site-packages/nvidia/cudnn/lib/libcudnn.so.9":          "",
 	"/opt/site-packages/nvidia/nvjitlink/lib/libnvJitLink.so.12": "",
-	"/usr/local/cuda/lib64/libcudart.so.12":                      "",
 	"/custom/libcufft.so.11":                                     "",
 	"/opt/site-packages/nvidia/cuda_nvcc/bin/ptxas":              "",
 })
 
 func gpuChecks(m machine) []Check {
-	t := tensorFlow{found: true, info: tfbind.Info{Version: "2.21.0", Library: "/opt/site-packages/tensorflow/libtensorflow_cc.so.2"}}
-	t.describeBuild(m)
-	return checkGPU(m, t)
+	t := tensorFlow{found: true, info: tfbind.Info{Version: "2.21.0",
+		Library: "/opt/site-packages/tensorflow/libtensorflow_cc.so.2"},
+		folder: m.realFolder(""), gpu: m.builtForGPU("")}
+	return checkGPU(m, t, m.gpus())
 }
 
-const wheelFix = "`pip install 'tensorflow[and-cuda]==2.21.0'`, and keep the folders tensorflow and nvidia side by side, as site-packages has them"
+const wheelFix = "`pip install 'tensorflow[and-cuda]==2.21.0'`, and keep the folders tensorflow and nvidia side by side, " +
+	"as site-packages has them; or add the folder of an installed CUDA to LD_LIBRARY_PATH"
 
 func TestGPULibrariesPartlyMissing(t *testing.T) {
 	m := gpuBuild(box(gpuMachine, map[string]string{"LD_LIBRARY_PATH": "/nowhere::/custom"}))
 	assert.Equal(t, []Check{
 		{Name: "TensorFlow", Found: "built with GPU support"},
-		{Name: "driver", Found: "570.133.20"},
-		{Name: "device nodes", Found: "/dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl"},
+		{Name: "driver", Found: "570.133.20, /dev/nvidia0"},
 		{Name: "libcuda.so.1", Found: "/usr/lib/x86_64-linux-gnu/libcuda.so.1 (ldconfig)"},
-		{Name: "libcudart.so.12", Status: Warning, Found: "/usr/local/cuda/lib64/libcudart.so.12 is there, but the loader does not look there",
-			Fix: "`export LD_LIBRARY_PATH=/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}`"},
+		{Name: "libcudart.so.12", Status: Warning, Found: "not found", Fix: wheelFix},
 		{Name: "libcublas.so.12", Found: "/opt/site-packages/nvidia/cublas/lib/libcublas.so.12 (beside TensorFlow)"},
 		{Name: "libcublasLt.so.12", Found: "/opt/site-packages/nvidia/cublas/lib/libcublasLt.so.12 (beside TensorFlow)"},
 		{Name: "libcudnn.so.9", Found: "/opt/site-packages/nvidia/cudnn/lib/libcudnn.so.9 (beside TensorFlow)"},
@@ -62,22 +61,20 @@ func TestGPULibrariesPartlyMissing(t *testing.T) {
 	}, gpuChecks(m))
 }
 
-// XLA searches the folder in its flag first, for both parts. It then searches for ptxas in the
-// PATH before the folder beside TensorFlow.
 func TestPartsOfXLA(t *testing.T) {
-	files := gpuMachine.with(tree{
-		"/usr/bin/ptxas": "", "/cuda/bin/ptxas": "", "/cuda/nvvm/libdevice/libdevice.10.bc": "",
-		"/opt/site-packages/tensorflow/cuda/nvvm/libdevice/libdevice.10.bc": "",
-	})
+	const libdevice = "nvvm/libdevice/libdevice.10.bc"
 	for _, c := range []struct {
-		env              map[string]string
+		files            tree
+		path             string
 		ptxas, libdevice string
 	}{
-		{nil, "/opt/site-packages/nvidia/cuda_nvcc/bin/ptxas (beside TensorFlow)", "/opt/site-packages/tensorflow/cuda/nvvm/libdevice/libdevice.10.bc (beside TensorFlow)"},
-		{map[string]string{"PATH": "/nowhere:/usr/bin"}, "/usr/bin/ptxas (PATH)", "/opt/site-packages/tensorflow/cuda/nvvm/libdevice/libdevice.10.bc (beside TensorFlow)"},
-		{map[string]string{"PATH": "/usr/bin", "XLA_FLAGS": "--a --xla_gpu_cuda_data_dir=/cuda"}, "/cuda/bin/ptxas (XLA_FLAGS)", "/cuda/nvvm/libdevice/libdevice.10.bc (XLA_FLAGS)"},
+		{tree{"/usr/bin/ptxas": "", "/usr/local/cuda/" + libdevice: ""}, "/nowhere:/usr/bin",
+			"/usr/bin/ptxas (PATH)", "/usr/local/cuda/" + libdevice + " (CUDA)"},
+		{tree{"/opt/site-packages/nvidia/cuda_nvcc/" + libdevice: ""}, "/usr/bin",
+			"/opt/site-packages/nvidia/cuda_nvcc/bin/ptxas (beside TensorFlow)",
+			"/opt/site-packages/nvidia/cuda_nvcc/" + libdevice + " (beside TensorFlow)"},
 	} {
-		checks := gpuChecks(gpuBuild(box(files, c.env)))
+		checks := gpuChecks(gpuBuild(box(gpuMachine.with(c.files), map[string]string{"PATH": c.path})))
 		assert.Equal(t, Check{Name: "ptxas", Found: c.ptxas}, check(t, checks, "ptxas"))
 		assert.Equal(t, Check{Name: "libdevice.10.bc", Found: c.libdevice}, check(t, checks, "libdevice.10.bc"))
 	}
@@ -91,8 +88,8 @@ func TestNoGPU(t *testing.T) {
 			assert.Contains(t, c.Found, "; not needed for the CPU", c.Name)
 		}
 	}
-	assert.Equal(t, Check{Name: "libcudnn.so.9", Status: Note, Found: "not found; not needed for the CPU"},
-		check(t, gpuChecks(gpuBuild(box(plain, nil))), "libcudnn.so.9"), "the GPU wheel on a machine without a GPU")
+	assert.Equal(t, Check{Name: "libraries", Status: Note, Found: "not examined; not needed for the CPU"},
+		check(t, gpuChecks(gpuBuild(box(plain, nil))), "libraries"), "the GPU wheel on a machine without a GPU")
 }
 
 func TestGPUAskedFor(t *testing.T) {
@@ -101,14 +98,16 @@ func TestGPUAskedFor(t *testing.T) {
 	checks := gpuChecks(m)
 	assert.Equal(t, Check{Name: "TensorFlow", Status: Problem, Found: "built for the CPU only: a GPU stays unused",
 		Fix: "`pip install 'tensorflow[and-cuda]==2.21.0'` in a virtual environment, and name its site-packages/tensorflow with --tensorflow"}, check(t, checks, "TensorFlow"))
-	assert.Equal(t, Check{Name: "driver", Status: Problem, Found: "none loaded (/proc/driver/nvidia/version)", Fix: installDriver}, check(t, checks, "driver"))
-	assert.Equal(t, Check{Name: "libcudnn.so.9", Status: Problem, Found: "not found", Fix: wheelFix}, check(t, checks, "libcudnn.so.9"))
+	assert.Equal(t, Check{Name: "driver", Status: Problem, Found: "none loaded (/proc/driver/nvidia/version)",
+		Fix: installDriver}, check(t, checks, "driver"))
+	assert.Equal(t, Check{Name: "libcudnn.so.9", Status: Problem, Found: "not found", Fix: wheelFix},
+		check(t, checks, "libcudnn.so.9"))
 	assert.Equal(t, Note, check(t, checks, "libcupti.so.12").Status)
 
-	_, checks = checkTensorFlow(t.Context(), m, readProcessor(m.fs))
+	_, checks = checkTensorFlow(m)
 	session := check(t, checks, "session")
 	assert.Equal(t, Problem, session.Status)
-	assert.Equal(t, "ran an addition; devices: CPU:0; a GPU was asked for", session.Found)
+	assert.Equal(t, "opened; devices: CPU:0; a GPU was asked for", session.Found)
 }
 
 func TestGPUParts(t *testing.T) {
@@ -125,19 +124,14 @@ func TestGPUParts(t *testing.T) {
 		want  Check
 	}{
 		{"driver mounted, no nodes", without("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"),
-			Check{Name: "device nodes", Status: Warning, Found: "no /dev/nvidia0, though the kernel has the driver: this container has no access to the GPU", Fix: giveGPU}},
-		{"no nvidia-uvm", without("/dev/nvidia-uvm"),
-			Check{Name: "device nodes", Status: Warning, Found: "/dev/nvidia0, /dev/nvidiactl, but no /dev/nvidia-uvm", Fix: "on the host: `sudo nvidia-modprobe -u -c=0`; in a container: " + giveGPU}},
+			Check{Name: "driver", Status: Warning, Found: "570.133.20, but no /dev/nvidia0: this container has no access to the GPU", Fix: giveGPU}},
 		{"the driver's user part is missing", without("/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
-			Check{Name: "libcuda.so.1", Status: Warning, Found: "not found, though the kernel has the driver",
-				Fix: "in a container: `docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility`; else install the driver's user part (`sudo apt install libcuda1`)"}},
-		{"old driver", gpuMachine.with(tree{"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.57.02  Tue Jul 13\n"}),
-			Check{Name: "driver", Status: Warning, Found: "470.57.02 is too old for CUDA 12, which needs 525 or later", Fix: installDriver}},
-		{"WSL", plain.with(tree{"/dev/dxg": ""}), Check{Name: "driver", Found: "the driver of Windows (WSL)"}},
-		{"WSL, library", plain.with(tree{"/dev/dxg": "", "/usr/lib/wsl/lib/libcuda.so.1": ""}),
-			Check{Name: "libcuda.so.1", Status: Warning, Found: "/usr/lib/wsl/lib/libcuda.so.1 is there, but the loader does not look there",
-				Fix: "`export LD_LIBRARY_PATH=/usr/lib/wsl/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}`"}},
-		{"WSL, node", plain.with(tree{"/dev/dxg": ""}), Check{Name: "device nodes", Found: "/dev/dxg"}},
+			Check{Name: "libcuda.so.1", Status: Warning, Found: "not found",
+				Fix: installDriver + "; in a container: `docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility`"}},
+		{"old driver", gpuMachine.with(tree{"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel " +
+			"Module  470.57.02  Tue Jul 13\n"}),
+			Check{Name: "driver", Status: Warning, Found: "470.57.02 is too old for CUDA 12, which needs 525 or later",
+				Fix: installDriver}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			assert.Equal(t, c.want, check(t, gpuChecks(gpuBuild(box(c.files, nil))), c.want.Name))
@@ -148,42 +142,41 @@ func TestGPUParts(t *testing.T) {
 func TestBuildForTheCPUOnAGPUMachine(t *testing.T) {
 	checks := gpuChecks(box(gpuMachine, nil))
 	assert.Equal(t, Note, check(t, checks, "TensorFlow").Status)
-	assert.Equal(t, "not found; not needed for the CPU", check(t, checks, "libcusolver.so.11").Found)
+	assert.Equal(t, "not examined; not needed for the CPU", check(t, checks, "libraries").Found)
 }
 
 func TestGPUsOneByOne(t *testing.T) {
 	h200 := gpu.GPU{ID: "0", Name: "NVIDIA H200", Memory: memory.Known(140 * memory.GiB)}
 	unknown := gpu.GPU{ID: "1", Name: "NVIDIA GB10"}
-	divided := gpu.GPU{ID: "2", Name: "NVIDIA A100", MIG: true}
 	m := gpuBuild(box(gpuMachine, nil))
 	m.gpus = func() gpuList {
 		return gpuList{
-			gpus: []gpu.GPU{h200, unknown, divided}, used: map[string]memory.Reading{"0": memory.Known(1536 * memory.MiB), "1": {}, "2": memory.Known(0)},
+			gpus: []gpu.GPU{h200, unknown}, used: map[string]memory.Reading{"0": memory.Known(1536 * memory.MiB), "1": {}},
 			err: errors.New("GPU 3 does\nnot answer"),
 		}
 	}
 	checks := gpuChecks(m)
 	assert.Equal(t, Check{Name: "GPU 0", Found: "NVIDIA H200, 140.0 GiB; 1.5 GiB in use"}, check(t, checks, "GPU 0"))
-	assert.Equal(t, Check{Name: "GPU 1", Status: Note, Found: "NVIDIA GB10; its memory is not known"}, check(t, checks, "GPU 1"))
-	assert.Equal(t, Check{Name: "GPU 2", Status: Warning, Found: "NVIDIA A100 is divided (MIG), and has no instance that could be used",
-		Fix: "make one: `sudo nvidia-smi mig -i 2 -cgi PROFILE -C`, with a profile of `nvidia-smi mig -lgip`"}, check(t, checks, "GPU 2"))
+	assert.Equal(t, Check{Name: "GPU 1", Status: Note, Found: "NVIDIA GB10; its memory is not known"},
+		check(t, checks, "GPU 1"))
 	assert.Equal(t, Check{Name: "libnvidia-ml.so.1", Status: Warning, Found: "GPU 3 does not answer", Fix: "follow this message, and check with `nvidia-smi`"}, check(t, checks, "libnvidia-ml.so.1"))
 
 	h200.Memory = memory.Reading{}
 	m.gpus = func() gpuList { return gpuList{gpus: []gpu.GPU{h200}, why: "no cgo"} }
-	assert.Equal(t, Check{Name: "GPU 0", Status: Note, Found: "NVIDIA H200; reports will not show its memory: no cgo"}, check(t, gpuChecks(m), "GPU 0"))
+	assert.Equal(t, Check{Name: "GPU 0", Status: Note, Found: "NVIDIA H200; reports will not show its memory: no cgo"},
+		check(t, gpuChecks(m), "GPU 0"))
 }
 
 // The memory in use is reported for each GPU of this machine, if it has any.
 func TestGPUsInUse(t *testing.T) {
-	if !gputest.Child(t, "-DNEW") {
+	if !testkit.NVMLChild(t, "-DNEW") {
 		return
 	}
 	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(100 * memory.MiB)}, listGPUs().used)
 }
 
 func TestSeveralGPUsInUse(t *testing.T) {
-	if !gputest.Child(t, "-DDIVIDED=2", "-DSILENT=1") {
+	if !testkit.NVMLChild(t, "-DDIVIDED=2", "-DSILENT=1") {
 		return
 	}
 	assert.Equal(t, map[string]memory.Reading{"0:0": memory.Known(100 * memory.MiB), "0:2": {}}, listGPUs().used)
@@ -200,9 +193,9 @@ func TestNoGPUInUse(t *testing.T) {
 func TestGPUsAreAskedBeforeTensorFlowOpens(t *testing.T) {
 	m := box(gpuMachine, nil)
 	try, opened, times := m.try, false, 0
-	m.try = func(ctx context.Context) ([]tfbind.Device, error) { opened = true; return try(ctx) }
+	m.try = func() ([]tfbind.Device, error) { opened = true; return try() }
 	m.gpus = func() gpuList { times++; assert.False(t, opened); return gpuList{} }
-	examine(t.Context(), m)
+	examine(m)
 	assert.True(t, opened)
 	assert.Equal(t, 1, times)
 }

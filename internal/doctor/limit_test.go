@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	mountV2     = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
-	mountV1     = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+	mountV2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+	mountV1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n32 31 0:29 / " +
+		"/sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
 	noLimitOfV1 = "9223372036854771712\n"
 )
 
@@ -55,23 +56,30 @@ func TestMemoryLimit(t *testing.T) {
 		}, Check{Found: "4.0 GiB, of which 4.0 GiB are left (/sys/fs/cgroup/memory.max)"}},
 		{"version 1, no limit", tree{
 			"/proc/self/cgroup": "4:memory:/app\n1:cpu,cpuacct:/app\n", "/proc/self/mountinfo": mountV1,
-			"/sys/fs/cgroup/memory/app/memory.limit_in_bytes": noLimitOfV1, "/sys/fs/cgroup/memory/memory.limit_in_bytes": noLimitOfV1,
+			"/sys/fs/cgroup/memory/app/memory.limit_in_bytes": noLimitOfV1,
+			"/sys/fs/cgroup/memory/memory.limit_in_bytes":     noLimitOfV1,
 		}, Check{Found: "none below the machine's memory"}},
 		{"version 1, with version 2 mounted for other things", tree{
-			"/proc/self/cgroup":                               "9:name=systemd:/\n4:memory:/app\n0::/\n",
-			"/proc/self/mountinfo":                            mountV1 + "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
-			"/sys/fs/cgroup/memory/app/memory.limit_in_bytes": "3221225472\n", "/sys/fs/cgroup/memory/app/memory.usage_in_bytes": "1610612736\n",
-			"/sys/fs/cgroup/memory/app/memory.stat": "inactive_file 5\ntotal_inactive_file 536870912\nhierarchical_memory_limit 3221225472\n",
+			"/proc/self/cgroup": "9:name=systemd:/\n4:memory:/app\n0::/\n",
+			"/proc/self/mountinfo": mountV1 +
+				"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+			"/sys/fs/cgroup/memory/app/memory.limit_in_bytes": "3221225472\n",
+			"/sys/fs/cgroup/memory/app/memory.usage_in_bytes": "1610612736\n",
+			"/sys/fs/cgroup/memory/app/memory.stat": "inactive_file 5\ntotal_inactive_file " +
+				"536870912\nhierarchical_memory_limit 3221225472\n",
 		}, Check{Found: "3.0 GiB, of which 2.0 GiB are left (/sys/fs/cgroup/memory/app/memory.limit_in_bytes)"}},
 		{"version 1, Docker with the host's name of the group", tree{
-			"/proc/self/cgroup":                           "4:memory:/docker/abc\n",
-			"/proc/self/mountinfo":                        "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
+			"/proc/self/cgroup": "4:memory:/docker/abc\n",
+			"/proc/self/mountinfo": "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup " +
+				"rw,memory\n",
 			"/sys/fs/cgroup/memory/memory.limit_in_bytes": "2147483648\n", "/sys/fs/cgroup/memory/memory.usage_in_bytes": "0\n",
 		}, Check{Found: "2.0 GiB, of which 2.0 GiB are left (/sys/fs/cgroup/memory/memory.limit_in_bytes)"}},
 		{"version 1, a limit above what is mounted", tree{
-			"/proc/self/cgroup":                           "4:memory:/pod/abc\n",
-			"/proc/self/mountinfo":                        "35 31 0:32 /pod/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
-			"/sys/fs/cgroup/memory/memory.limit_in_bytes": noLimitOfV1, "/sys/fs/cgroup/memory/memory.stat": "hierarchical_memory_limit 2147483648\n",
+			"/proc/self/cgroup": "4:memory:/pod/abc\n",
+			"/proc/self/mountinfo": "35 31 0:32 /pod/abc /sys/fs/cgroup/memory ro - cgroup cgroup " +
+				"rw,memory\n",
+			"/sys/fs/cgroup/memory/memory.limit_in_bytes": noLimitOfV1,
+			"/sys/fs/cgroup/memory/memory.stat":           "hierarchical_memory_limit 2147483648\n",
 		}, Check{Found: "2.0 GiB, of which unknown are left (/sys/fs/cgroup/memory/memory.stat)"}},
 		{"garbage", tree{
 			"/proc/self/cgroup": "0::/\nnonsense\n", "/proc/self/mountinfo": "short - cgroup2\n" + mountV2,
@@ -90,42 +98,35 @@ func TestCores(t *testing.T) {
 		name  string
 		files tree
 		env   map[string]string
-		procs int
 		want  Check
 	}{
-		{"no quota", nil, nil, 8, Check{Found: "8 usable; GOMAXPROCS 8"}},
-		{"fewer CPUs", tree{"/proc/self/status": "Cpus_allowed_list:\t0-1,6\n"}, nil, 3, Check{Found: "3 usable of 8; GOMAXPROCS 3"}},
-		{"version 2", tree{"/proc/self/cgroup": "0::/\n", "/proc/self/mountinfo": mountV2, "/sys/fs/cgroup/cpu.max": "150000 100000\n"}, nil, 2,
-			Check{Status: Warning, Found: "8 usable, quota of 1.5 cores (/sys/fs/cgroup/cpu.max); TensorFlow ignores it and starts 8 threads per pool; GOMAXPROCS 2",
+		{"no quota", nil, nil, Check{Found: "8 usable"}},
+		{"version 2", tree{"/proc/self/cgroup": "0::/\n", "/proc/self/mountinfo": mountV2,
+			"/sys/fs/cgroup/cpu.max": "150000 100000\n"}, nil,
+			Check{Status: Warning, Found: "8 usable, quota of 1.5 cores (/sys/fs/cgroup/cpu.max); TensorFlow ignores it and " +
+				"starts 8 threads per pool",
 				Fix: "`steadyfit fit --intra-threads 2 --inter-threads 2`, or TF_NUM_INTRAOP_THREADS=2 TF_NUM_INTEROP_THREADS=2"}},
-		{"version 2, heeded", tree{"/proc/self/cgroup": "0::/\n", "/proc/self/mountinfo": mountV2, "/sys/fs/cgroup/cpu.max": "200000 100000\n"},
-			map[string]string{"TF_NUM_INTRAOP_THREADS": "2"}, 2,
-			Check{Found: "8 usable, quota of 2 cores (/sys/fs/cgroup/cpu.max); GOMAXPROCS 2"}},
-		{"version 2, GOMAXPROCS set by hand", tree{"/proc/self/cgroup": "0::/\n", "/proc/self/mountinfo": mountV2, "/sys/fs/cgroup/cpu.max": "200000 100000\n"},
-			map[string]string{"TF_NUM_INTRAOP_THREADS": "2"}, 8,
-			Check{Status: Note, Found: "8 usable, quota of 2 cores (/sys/fs/cgroup/cpu.max); GOMAXPROCS 8", Fix: "leave GOMAXPROCS unset: Go follows the quota by itself"}},
+		{"version 2, heeded", tree{"/proc/self/cgroup": "0::/\n", "/proc/self/mountinfo": mountV2,
+			"/sys/fs/cgroup/cpu.max": "200000 100000\n"},
+			map[string]string{"TF_NUM_INTRAOP_THREADS": "2"},
+			Check{Found: "8 usable, quota of 2 cores (/sys/fs/cgroup/cpu.max)"}},
 		{"version 2, the parent's quota is lower", tree{
 			"/proc/self/cgroup": "0::/a/b\n", "/proc/self/mountinfo": mountV2,
 			"/sys/fs/cgroup/a/b/cpu.max": "max 100000\n", "/sys/fs/cgroup/a/cpu.max": "400000 100000\n"},
-			map[string]string{"TF_NUM_INTRAOP_THREADS": "4"}, 4, Check{Found: "8 usable, quota of 4 cores (/sys/fs/cgroup/a/cpu.max); GOMAXPROCS 4"}},
+			map[string]string{"TF_NUM_INTRAOP_THREADS": "4"},
+			Check{Found: "8 usable, quota of 4 cores (/sys/fs/cgroup/a/cpu.max)"}},
 		{"version 1", tree{
 			"/proc/self/cgroup": "1:cpu,cpuacct:/app\n", "/proc/self/mountinfo": mountV1,
-			"/sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_quota_us": "50000\n", "/sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_period_us": "100000\n",
-			"/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n", "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n"},
-			map[string]string{"TF_NUM_INTRAOP_THREADS": "1"}, 1, Check{Found: "8 usable, quota of 0.5 cores (/sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_quota_us); GOMAXPROCS 1"}},
-		{"unknown", tree{"/proc/self/status": "x\n"}, nil, 4, Check{Status: Note, Found: "unknown; GOMAXPROCS 4"}},
+			"/sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_quota_us":  "50000\n",
+			"/sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_period_us": "100000\n",
+			"/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us":      "-1\n", "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n"},
+			map[string]string{"TF_NUM_INTRAOP_THREADS": "1"},
+			Check{Found: "8 usable, quota of 0.5 cores (/sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_quota_us)"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := box(plain.with(c.files), c.env)
-			m.goMaxProcs = c.procs
 			c.want.Name = "cores"
 			assert.Equal(t, c.want, cores(m))
 		})
-	}
-}
-
-func TestCountCPUs(t *testing.T) {
-	for list, want := range map[string]int{"0\n": 1, "0-3\n": 4, "0-3,8,10-11": 7, "": 0, "a-b": 0, "3-1": 0} {
-		assert.Equal(t, want, countCPUs(list), list)
 	}
 }

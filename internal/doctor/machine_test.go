@@ -1,8 +1,9 @@
 package doctor
 
 import (
-	"context"
 	"io/fs"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -43,16 +44,10 @@ const (
 
 // plain is a machine of 16 GiB and 8 CPUs without control groups or a GPU.
 var plain = tree{
-	"/proc/cpuinfo":                               newCPU,
-	"/proc/meminfo":                               "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:   12582912 kB\nSwapTotal:       2097152 kB\nSwapFree:        2097152 kB\n",
-	"/proc/self/status":                           "Name:\tsteadyfit\nCpus_allowed_list:\t0-7\n",
-	"/proc/self/limits":                           "Limit                     Soft Limit           Hard Limit           Units\nMax address space         unlimited            unlimited            bytes\n",
-	"/proc/self/maps":                             "7f00-7f01 r-xp 00000000 08:01 12 /usr/lib/libc.so.6\n",
-	"/sys/devices/system/cpu/online":              "0-7\n",
-	"/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+	"/proc/cpuinfo": newCPU,
+	"/proc/meminfo": "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:   " +
+		"12582912 kB\n",
 }
-
-const runPath = "$ORIGIN/:$ORIGIN/../nvidia/cublas/lib:$ORIGIN/../nvidia/cudnn/lib:$ORIGIN/../nvidia/cusparse/lib"
 
 // box returns a machine with a TensorFlow that works and was built for the CPU.
 func box(files tree, env map[string]string) machine {
@@ -61,33 +56,37 @@ func box(files tree, env map[string]string) machine {
 		Framework: "/opt/site-packages/tensorflow/libtensorflow_framework.so.2",
 		Source:    "python3",
 	}
+	field := func(file, name string) string {
+		_, rest, _ := strings.Cut(files[file], name)
+		line, _, _ := strings.Cut(rest, "\n")
+		return strings.TrimSpace(strings.TrimLeft(line, "\t :"))
+	}
+	amount := func(name string) memory.Reading {
+		n, err := strconv.ParseInt(strings.TrimSuffix(field("/proc/meminfo", name), " kB"), 10, 64)
+		return memory.Reading{Bytes: memory.Bytes(n) * memory.KiB, OK: err == nil}
+	}
 	return machine{
-		fs: files.fs(), env: env, goMaxProcs: 8, arch: "amd64",
-		folders: []folder{{"working folder", "/data", "write elsewhere"}},
-		locate:  func(string) (tflibrary.Location, error) { return location, nil },
+		fs: files.fs(), env: env, cores: 8,
+		cpu:   processor{field("/proc/cpuinfo", "model name"), strings.Fields(field("/proc/cpuinfo", "flags"))},
+		total: amount("MemTotal"), available: amount("MemAvailable"),
+		locate: func(string) (tflibrary.Location, error) { return location, nil },
 		load: func(string) (tfbind.Info, error) {
-			return tfbind.Info{Library: location.Library, Framework: location.Framework, Source: location.Source, Version: "2.21.0"}, nil
+			return tfbind.Info{Library: location.Library, Framework: location.Framework, Source: location.Source,
+				Version: "2.21.0"}, nil
 		},
-		try: func(context.Context) ([]tfbind.Device, error) {
-			return []tfbind.Device{{Name: "/job:localhost/replica:0/task:0/device:CPU:0", Type: "CPU", MemoryBytes: 1 << 28}}, nil
+		try: func() ([]tfbind.Device, error) {
+			return []tfbind.Device{{Name: "/job:localhost/replica:0/task:0/device:CPU:0", Type: "CPU", MemoryBytes: 1 << 28}},
+				nil
 		},
-		runPath: func(string) ([]string, error) { return nil, nil },
-		contains: func(_, names []string) (map[string]bool, error) {
-			held := map[string]bool{}
-			for _, n := range names {
-				v, known := variables[n]
-				held[n] = n == "TF_GRAPH_CACHING" || known && v.reader == byTensorFlow
-			}
-			return held, nil
-		},
-		space: func(string) (space, error) { return space{memory.Known(50 * memory.GiB), true}, nil },
-		gpus:  func() gpuList { return gpuList{} },
+		realFolder:  func(string) string { return "/opt/site-packages/tensorflow" },
+		builtForGPU: func(string) bool { return false },
+		gpus:        func() gpuList { return gpuList{} },
 	}
 }
 
 // gpuBuild gives the machine the GPU wheel.
 func gpuBuild(m machine) machine {
-	m.runPath = func(string) ([]string, error) { return splitRunPath(runPath, "/opt/site-packages/tensorflow"), nil }
+	m.builtForGPU = func(string) bool { return true }
 	return m
 }
 

@@ -13,11 +13,11 @@ type Kind uint8
 
 // Kinds of element types.
 const (
-	Float Kind = iota
-	Int
-	Uint
-	Bool
-	String
+	FloatKind Kind = iota
+	IntKind
+	UintKind
+	BoolKind
+	StringKind
 )
 
 // Type is an element type. There is one *Type per element type, so pointers can be compared.
@@ -49,17 +49,17 @@ var types = []*Type{
 	numeric[int8](6), numeric[int16](5), numeric[int32](3), numeric[int64](9),
 	numeric[uint8](4), numeric[uint16](17), numeric[uint32](22), numeric[uint64](23),
 	{
-		Name: "bool", Kind: Bool, Size: 1, Code: 10, NumPy: "b1", Slice: reflect.TypeFor[[]bool](),
+		Name: "bool", Kind: BoolKind, Size: 1, Code: 10, NumPy: "b1", Slice: reflect.TypeFor[[]bool](),
 		float:  func(p unsafe.Pointer) float64 { return float64(bit(p)) },
 		int:    func(p unsafe.Pointer) (int64, bool) { return bit(p), true },
 		append: func(b []byte, p unsafe.Pointer) []byte { return strconv.AppendBool(b, *(*bool)(p)) },
 	},
 	{
-		Name: "string", Kind: String, Size: int(unsafe.Sizeof("")), Code: 7, Slice: reflect.TypeFor[[]string](),
+		Name: "string", Kind: StringKind, Size: int(unsafe.Sizeof("")), Code: 7, Slice: reflect.TypeFor[[]string](),
 		append: func(b []byte, p unsafe.Pointer) []byte { return append(b, *(*string)(p)...) },
 	},
-	{Name: "float16", Kind: Float, Size: 2, Code: 19},
-	{Name: "bfloat16", Kind: Float, Size: 2, Code: 14},
+	{Name: "float16", Kind: FloatKind, Size: 2, Code: 19},
+	{Name: "bfloat16", Kind: FloatKind, Size: 2, Code: 14},
 }
 
 func bit(p unsafe.Pointer) int64 {
@@ -80,19 +80,19 @@ func numeric[T number](code int32) *Type {
 		n := int64(v)
 		// The result of a conversion out of range depends on the machine, but does not convert back to the
 		// same value and sign. From 2^53 on, several integers have the same float64.
-		return n, T(n) == v && (n < 0) == (v < 0) && (t.Kind != Float || math.Abs(float64(v)) < 1<<53)
+		return n, T(n) == v && (n < 0) == (v < 0) && (t.Kind != FloatKind || math.Abs(float64(v)) < 1<<53)
 	}
 	switch one := T(1); {
 	case one/2 != 0:
-		t.Kind = Float
+		t.Kind = FloatKind
 		t.append = func(b []byte, p unsafe.Pointer) []byte {
 			return strconv.AppendFloat(b, float64(*(*T)(p)), 'g', -1, 8*t.Size)
 		}
 	case zero-one > zero:
-		t.Kind = Uint
+		t.Kind = UintKind
 		t.append = func(b []byte, p unsafe.Pointer) []byte { return strconv.AppendUint(b, uint64(*(*T)(p)), 10) }
 	default:
-		t.Kind = Int
+		t.Kind = IntKind
 		t.append = func(b []byte, p unsafe.Pointer) []byte { return strconv.AppendInt(b, int64(*(*T)(p)), 10) }
 	}
 	t.NumPy = string("fiu"[t.Kind]) + strconv.Itoa(t.Size)

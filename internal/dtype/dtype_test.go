@@ -21,9 +21,9 @@ func TestTable(t *testing.T) {
 			assert.Same(t, want, ByNumPy(want.NumPy))
 		}
 	}
-	assert.Equal(t, Type{Name: "float64", Kind: Float, Size: 8, Code: 2, NumPy: "f8"}, plain(*For[float64]()))
-	assert.Equal(t, Type{Name: "int16", Kind: Int, Size: 2, Code: 5, NumPy: "i2"}, plain(*For[int16]()))
-	assert.Equal(t, Type{Name: "uint32", Kind: Uint, Size: 4, Code: 22, NumPy: "u4"}, plain(*For[uint32]()))
+	assert.Equal(t, Type{Name: "float64", Kind: FloatKind, Size: 8, Code: 2, NumPy: "f8"}, plain(*For[float64]()))
+	assert.Equal(t, Type{Name: "int16", Kind: IntKind, Size: 2, Code: 5, NumPy: "i2"}, plain(*For[int16]()))
+	assert.Equal(t, Type{Name: "uint32", Kind: UintKind, Size: 4, Code: 22, NumPy: "u4"}, plain(*For[uint32]()))
 	type named uint16
 	for _, values := range []any{nil, 1, []int{1}, []named{1}, [1]int8{}, [][]int8{}, []any{}} {
 		assert.Nil(t, Of(values), "%T", values)

@@ -6,25 +6,24 @@
 // [Measure] trains in this process, which must be new: it reads the memory after each phase (data read,
 // TensorFlow loaded, model open, steps). [Run] starts such a process. After the warm-up, Measure resets
 // the kernel's peak before each of some steps and keeps the highest one. It then traces one more step. The
-// Go heap is that after a collection, as in a training of some minutes. The model is not saved.
+// Go heap is measured after a garbage collection, since that is its size in a longer training. The model
+// is not saved.
 //
 // # Parts
 //
 // The peak is resident memory (VmHWM). Its parts come from four sources:
 //
-//   - /proc/self/smaps: pages of libraries and of other files, Go's arenas, stacks, and all other
-//     anonymous memory, which is native memory.
+//   - /proc/self/status and the Go runtime: pages of files, Go's memory, and all other anonymous memory,
+//     which is native memory.
 //   - The model and the dataset: sizes of variables by role, and of arrays.
-//   - The trace: the operations that hold memory at the moment at which all operations hold most.
+//   - The trace: the operations that hold memory at the moment when their total is highest.
 //   - malloc's statistics: memory in use after each phase, which gives what TensorFlow needs for itself,
 //     and memory that is free.
 //
-// TensorFlow's pool and malloc hold free memory, too. The free memory of the pool is the resident
-// part of the pool's mappings without the blocks that belong to other parts. malloc reports its free
-// memory itself. All parts are thus measured, and the rest of the peak is the part [Unattributed].
-// The parts may also exceed the peak, since memory that was never written is not resident:
-// [Part.Unwritten] is the amount of such memory in the workspace of kernels and in malloc's free
-// memory, and [Report.Excess] is the excess that this does not explain.
+// The free memory of TensorFlow's pool and of malloc is a part as well. It is limited to what malloc
+// reports and to what the other parts leave. The rest of the peak is the part [Unattributed]. The sum of
+// the parts may exceed the peak, since memory that was never written is not resident. [Part.Unwritten] is
+// the amount of such memory in the workspace of kernels. [Report.Excess] is the excess that remains.
 //
 // # Stacks
 //
@@ -36,6 +35,7 @@ import (
 	"cmp"
 	"slices"
 
+	"steadyfit/internal/native"
 	"steadyfit/memory"
 )
 
@@ -46,8 +46,8 @@ type Report struct {
 	Model string `json:"model"`
 	Data  string `json:"data"`
 	Batch int    `json:"batch"`
-	// MicroBatches is the number of micro-batches of a batch. A peak is that of an execution, which has
-	// StepsPerExecution steps.
+	// MicroBatches is the number of micro-batches of a batch. The peak is measured over one execution
+	// of StepsPerExecution steps.
 	MicroBatches      int `json:"micro_batches"`
 	StepsPerExecution int `json:"steps_per_execution"`
 	// TensorFlow is the version of the library. OneDNN reports whether oneDNN is on, and Malloc
@@ -62,8 +62,8 @@ type Report struct {
 	// BeforeBytes is the resident memory before that step, AnonBytes its anonymous part.
 	BeforeBytes memory.Bytes `json:"before_bytes"`
 	AnonBytes   memory.Bytes `json:"anon_bytes"`
-	// ProcessPeakBytes is the largest resident memory of the process, which may be that of loading
-	// the model or of the first steps.
+	// ProcessPeakBytes is the largest resident memory of the process. It may have occurred while
+	// the model was loaded or in the first steps.
 	ProcessPeakBytes memory.Bytes `json:"process_peak_bytes"`
 	// Steps is the number of steps before the explained one, StepSeconds their median time.
 	Steps       int     `json:"steps"`
@@ -74,9 +74,9 @@ type Report struct {
 	Growth memory.Verdict `json:"growth"`
 	// GrowthText describes Growth in one line.
 	GrowthText string `json:"growth_text"`
-	// GrowingStacks are the stacks whose memory grew most in these steps if Growth is a leak of native
-	// memory, and malloc is a jemalloc that was built with profiling.
-	GrowingStacks []Stack `json:"growing_stacks,omitempty"`
+	// GrowingStacks are the stacks whose memory grew most in these steps. They are known only if
+	// Growth is a leak of native memory and malloc is a jemalloc that was built with profiling.
+	GrowingStacks []native.Stack `json:"growing_stacks,omitempty"`
 	// Samples is the anonymous memory after these steps.
 	Samples Samples `json:"samples"`
 	// Timeline is the memory that operations hold in the course of a step.
@@ -91,10 +91,9 @@ type Samples struct {
 
 // The names of parts.
 const (
-	Libraries    = "library pages"
+	Files        = "pages of files"
 	GoRuntime    = "go runtime"
 	Dataset      = "dataset in memory"
-	MappedFiles  = "other mapped files"
 	Prefetched   = "prefetched batches"
 	Inputs       = "input buffers"
 	Tensors      = "open tensors"
@@ -108,10 +107,8 @@ const (
 	Registries   = "tensorflow registries"
 	Graph        = "graph of the model"
 	Executors    = "executors of steps"
-	Code         = "compiled code"
 	PoolSlack    = "pool slack"
 	MallocSlack  = "malloc slack"
-	Stacks       = "stacks"
 	Unattributed = "unattributed"
 )
 
@@ -119,16 +116,14 @@ const (
 type Part struct {
 	Name  string       `json:"name"`
 	Bytes memory.Bytes `json:"bytes"`
-	// Unwritten is memory of the part that is not resident and not in Bytes, since it was never
-	// written, or was trimmed.
+	// Unwritten is memory of the part that was allocated but never written. It is not resident, and not
+	// included in Bytes.
 	Unwritten memory.Bytes `json:"unwritten_bytes,omitempty"`
-	// Of are the largest holders: operations, variables or files. Their amounts are what they
-	// allocated, whether written or not.
+	// Of are the largest holders: operations, variables or files. Their amounts include memory that
+	// was never written.
 	Of []Holder `json:"of,omitempty"`
 	// More is the number of smaller holders.
 	More int `json:"more,omitempty"`
-	// Advice is what could make the part smaller, with options in braces; see package option.
-	Advice string `json:"advice,omitempty"`
 }
 
 // Holder is an operation, a variable or a file that holds memory.

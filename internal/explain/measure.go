@@ -10,15 +10,12 @@ import (
 	"runtime"
 	"runtime/metrics"
 	"slices"
-	"strings"
 	"time"
 
 	"steadyfit/data"
-	"steadyfit/internal/allocator"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
-	"steadyfit/internal/prefetch"
 	"steadyfit/internal/stats"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
@@ -38,7 +35,7 @@ type Plan struct {
 	OpenData       func() (*data.InMemory, error)
 	LoadTensorFlow func() error
 	// Batch is the number of samples of a step, at most that of the dataset. Prefetch is the number of
-	// batches to read ahead; -1 means prefetch.Default.
+	// batches to read ahead; -1 means autotune.Prefetch.
 	Batch, Prefetch int
 	// Shuffle shuffles the samples. ChooseSteps uses as many steps per execution as
 	// session.Plan.ChooseSteps returns.
@@ -46,13 +43,11 @@ type Plan struct {
 	// Budgeted trains as with a budget of memory (package budget): one step per execution, and malloc
 	// returns its free memory.
 	Budgeted bool
-	// OnDisk is true if the data is in files that can stay on disk.
-	OnDisk bool
 	// LearningRate is the rate for a model that takes one; 0 keeps the model's own.
 	LearningRate float64
-	// Time limits the steps that show whether memory grows. Samples is the number of
-	// executions before the first verdict; 0 means as many as take a fifth of the time, but at
-	// least firstSteps.
+	// Time limits the steps that show whether memory grows. Samples is the number of executions
+	// before the first verdict; 0 means the number that a fifth of Time allows, but at least
+	// firstSteps.
 	Time    time.Duration
 	Samples int
 	// EachStep runs after each execution unless it is nil; tests hold memory with it.
@@ -63,8 +58,8 @@ const (
 	// warmUp is the number of first steps: TensorFlow rewrites graphs in the first step, and
 	// allocates its buffers in the second.
 	warmUp = 5
-	// The first verdict on growth needs at least firstSteps executions, and at least the time
-	// divided by leastTime. mostSteps is the maximum number of executions.
+	// The first verdict on growth comes after at least firstSteps executions and
+	// Plan.Time/leastTime. mostSteps is the maximum number of executions.
 	leastTime             = 5
 	firstSteps, mostSteps = 256, 4096
 	// tolerated is the total growth over all steps that is still reported as flat.
@@ -75,10 +70,10 @@ const (
 
 // phase is the memory after a phase.
 type phase struct {
-	regions
+	memory.Usage
 	malloc tfbind.Malloc
-	// metadata is the memory of the Go runtime outside of its arenas.
-	metadata memory.Bytes
+	// goHeap is the memory of the Go runtime that is not returned to the system.
+	goHeap memory.Bytes
 	// buffers is the size of input buffers. tensors is the size of the tensors that the
 	// program has open.
 	buffers, tensors memory.Bytes
@@ -86,29 +81,25 @@ type phase struct {
 }
 
 func readPhase() (p phase, err error) {
-	p.regions, err = readRegions()
 	p.malloc, _ = tfbind.MallocInfo()
-	p.metadata = goMetadata()
 	live := tfbind.Live()
-	p.buffers, p.tensors, p.steps, p.open = memory.Bytes(live.StepBytes), memory.Bytes(live.TensorBytes), live.Steps, live.Tensors
+	p.buffers, p.tensors = memory.Bytes(live.StepBytes), memory.Bytes(live.TensorBytes)
+	p.steps, p.open = live.Steps, live.Tensors
+	amounts := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(amounts)
+	p.goHeap = memory.Bytes(amounts[0].Value.Uint64() - amounts[1].Value.Uint64())
+	p.Usage, err = memory.Read()
+	if err == nil && !p.Anon.OK {
+		err = fmt.Errorf("%w: the system does not report the anonymous memory of a process", memory.ErrUnavailable)
+	}
 	return p, err
 }
 
-// goMetadata returns the memory of the Go runtime that is neither in arenas nor returned to the system.
-func goMetadata() (sum memory.Bytes) {
-	var samples []metrics.Sample
-	for _, d := range metrics.All() {
-		if strings.HasPrefix(d.Name, "/memory/classes/") && !strings.HasPrefix(d.Name, "/memory/classes/heap/") && d.Name != "/memory/classes/total:bytes" {
-			samples = append(samples, metrics.Sample{Name: d.Name})
-		}
-	}
-	metrics.Read(samples)
-	for _, s := range samples {
-		if s.Value.Kind() == metrics.KindUint64 {
-			sum += memory.Bytes(s.Value.Uint64())
-		}
-	}
-	return sum
+// ofGo returns the resident memory of the Go runtime in a later phase: its size at the start plus the
+// growth that the runtime reports. At the start, before TensorFlow is loaded, all anonymous memory outside
+// malloc belongs to Go.
+func (start *phase) ofGo(p *phase) memory.Bytes {
+	return max(start.Anon.Bytes-memory.Bytes(max(start.malloc.Arenas, 0))+p.goHeap-start.goHeap, 0)
 }
 
 // measurement is what Measure reads.
@@ -127,7 +118,7 @@ type measurement struct {
 	trace       native.Trace
 	operations  []operation // of trace
 	growth      memory.Verdict
-	grown       func() []Stack // nil without a leak and its profiles
+	grown       func() []native.Stack // nil without a leak and its profiles
 	sampler     *memory.Sampler
 	series      memory.Series
 	sample      memory.Sample
@@ -135,8 +126,7 @@ type measurement struct {
 }
 
 // Measure trains in this process and returns the report. The process must be new; see [Run]. The error is
-// memory.ErrUnavailable if the system does not report the memory of a process by mappings, or does not
-// reset its peak.
+// memory.ErrUnavailable if the system does not report the memory of a process, or does not reset its peak.
 func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 	m := &measurement{plan: p}
 	if m.data, err = p.OpenData(); err != nil {
@@ -205,23 +195,23 @@ func (m *measurement) open(ctx context.Context, o session.Options) (*session.Ses
 	}
 	if m.plan.Budgeted {
 		native.Trim()
-		_ = native.SetMmapThreshold(allocator.MmapThreshold) // not every allocator has a threshold
+		_ = native.SetMmapThreshold(tfprocess.MmapThreshold) // not every allocator has a threshold
 	}
 	return s, nil
 }
 
 // begin begins a training. ahead is the number of batches to read ahead; -1 stands for
-// prefetch.Default.
+// autotune.Prefetch.
 func (m *measurement) begin(s *session.Session, ahead int) *autotune.Executions {
 	ds, batch, steps := m.data, m.plan.Batch, 1
 	if m.plan.Shuffle {
 		ds = ds.Shuffle(0)
 	}
 	if ahead < 0 {
-		ahead = prefetch.Default(ds, batch, m.plan.Budgeted)
+		ahead = autotune.Prefetch(ds, batch, m.plan.Budgeted)
 	}
 	if !m.plan.Budgeted {
-		steps = s.Capabilities().Stackable(ds.Len()/batch, batch)
+		steps = s.Stackable(ds.Len()/batch, batch)
 	}
 	return autotune.NewExecutions(s, ds, batch, steps, ahead)
 }
@@ -244,17 +234,22 @@ func (m *measurement) steps() int { return int(m.executions.Done) }
 
 // grow samples between steps until the verdict is clear or the time is over.
 func (m *measurement) grow(ctx context.Context) error {
-	// These slices are written at once, so that their pages do not appear as growth.
+	// Writing these slices now makes their pages resident, so that they do not appear as growth
+	// later.
 	m.times = slices.Repeat([]float64{1}, warmUp+mostSteps+peaks)[:0]
 	m.samples = Samples{slices.Repeat([]int{1}, mostSteps)[:0], slices.Repeat([]memory.Bytes{1}, mostSteps)[:0]}
-	// The size of the live heap is that of the last collection, which must not be older than the data.
+	// The runtime reports the live heap of the last collection. Collect now, so that it includes the
+	// data.
 	runtime.GC()
 	for range warmUp {
 		if err := m.execute(ctx); err != nil {
 			return err
 		}
 	}
-	before := dumpProfile()
+	before, err := native.ReadHeapProfile()
+	if err != nil {
+		return err
+	}
 	start := time.Now()
 	end := start.Add(m.plan.Time)
 	first := m.steps()
@@ -267,7 +262,8 @@ func (m *measurement) grow(ctx context.Context) error {
 				return err
 			}
 			m.keep()
-			if len(m.samples.Steps) == target && target < mostSteps && m.plan.Samples == 0 && time.Since(start) < m.plan.Time/leastTime {
+			if len(m.samples.Steps) == target && target < mostSteps && m.plan.Samples == 0 &&
+				time.Since(start) < m.plan.Time/leastTime {
 				target++
 			}
 		}
@@ -281,25 +277,26 @@ func (m *measurement) grow(ctx context.Context) error {
 	if before == nil || m.growth.Kind != memory.Leak {
 		return nil
 	}
-	if after := dumpProfile(); after != nil {
-		steps := m.steps() - first
-		m.grown = func() []Stack { return after.growth(before, steps) }
-	}
-	return nil
+	after, err := native.ReadHeapProfile()
+	steps := m.steps() - first
+	m.grown = func() []native.Stack { return after.Growth(before, steps) }
+	return err
 }
 
-// judge judges the growth in some steps. If a number of objects grows, growth within the tolerance is a
-// leak or inconclusive, since such numbers have no noise.
+// judge judges the growth in some steps. Numbers of objects have no noise: if one of them grows, memory
+// growth within the tolerance is not flat, but a leak or inconclusive.
 func judge(s *memory.Series, steps int) memory.Verdict {
 	v := s.Judge(memory.Criteria{Budget: tolerated / memory.Bytes(max(steps, 1))})
 	counts := slices.IndexFunc(v.Trends, func(t memory.Trend) bool {
-		return slices.Contains([]memory.Layer{memlayer.LiveCount, memlayer.GraphOperations, memlayer.Executors}, t.Layer) && t.Slope.Low > 0
+		return slices.Contains([]memory.Layer{memlayer.LiveCount, memlayer.GraphOperations, memlayer.Executors}, t.Layer) &&
+			t.Slope.Low > 0
 	})
 	if v.Kind != memory.Leak && counts >= 0 {
 		t := v.Trends[counts]
 		if v = s.Judge(memory.Criteria{}); v.Kind != memory.Leak {
 			v.Kind, v.More = memory.Inconclusive, v.To-v.From
-			v.Reason = fmt.Sprintf("%s grows by %s, but memory hardly does", t.Layer, memlayer.Rate(t.Layer, v.Per, t.Slope.Estimate))
+			v.Reason = fmt.Sprintf("%s grows by %s, but memory hardly does", t.Layer,
+				memlayer.Rate(t.Layer, v.Per, t.Slope.Estimate))
 		}
 	}
 	settle(&v)
@@ -372,7 +369,8 @@ func (m *measurement) findPeak(ctx context.Context) error {
 	return nil
 }
 
-// traceStep traces an execution. With micro-batches, it keeps the trace of the signature that holds most.
+// traceStep traces an execution. With micro-batches, it keeps the trace of the signature that holds most
+// memory.
 func (m *measurement) traceStep(ctx context.Context) error {
 	if err := m.traceOf(ctx, m.session, m.executions); err != nil || m.trace.Operations > 0 {
 		return err
@@ -429,7 +427,7 @@ func (m *measurement) report() *Report {
 	r := &Report{
 		Model: m.plan.Name, Data: m.data.Name(), Batch: m.plan.Batch,
 		TensorFlow: info.Version, OneDNN: oneDNN, Malloc: native.Allocator(), OnGPU: m.onGPU(),
-		PeakBytes: m.peak, BeforeBytes: m.before.total(), AnonBytes: m.before.anonymous, ProcessPeakBytes: m.processPeak,
+		PeakBytes: m.peak, BeforeBytes: m.before.RSS.Bytes, AnonBytes: m.before.Anon.Bytes, ProcessPeakBytes: m.processPeak,
 		MicroBatches: m.session.MicroBatches(), StepsPerExecution: m.executions.Steps,
 		Steps: m.steps(), StepSeconds: stats.Median(m.times),
 		Growth: m.growth, GrowthText: m.growth.String(), Samples: m.samples.thin(400),
@@ -439,6 +437,5 @@ func (m *measurement) report() *Report {
 	}
 	r.Timeline = newTimeline(m.operations)
 	r.Parts = m.parts(m.operations)
-	m.advise(r)
 	return r
 }

@@ -9,7 +9,7 @@ import (
 	"steadyfit/memory"
 )
 
-// operation is what one operation of a traced step takes from malloc or a pool of the CPU.
+// operation is the memory that one operation of a traced step takes from malloc or from a CPU pool.
 type operation struct {
 	native.Allocations
 	// part is Activations, Gradients or Update. Memory beyond the outputs is Workspace as long as
@@ -91,7 +91,7 @@ func (o *operation) split(held memory.Bytes, micros int64) (outputs, workspace m
 	return outputs - workspace, workspace
 }
 
-// peakOf returns the maximum that operations hold, and the moment.
+// peakOf returns the maximum memory that the operations hold together, and the time of the maximum.
 func peakOf(operations []operation) (memory.Bytes, int64) {
 	var records []native.Record
 	for _, o := range operations {
@@ -100,7 +100,7 @@ func peakOf(operations []operation) (memory.Bytes, int64) {
 	return native.Peak(records)
 }
 
-// atPeak returns the holders by part at the moment at which the operations hold most.
+// atPeak returns the holders by part at the time of the maximum that peakOf returns.
 func atPeak(operations []operation) map[string][]Holder {
 	_, at := peakOf(operations)
 	parts := map[string][]Holder{}

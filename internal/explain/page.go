@@ -43,7 +43,8 @@ func micros(n int64) string {
 	if n < 1000 {
 		return fmt.Sprintf("%d µs", n)
 	}
-	return fmt.Sprintf("%s ms", strconv.FormatFloat(float64(n)/1000, 'f', max(0, 3-len(strconv.FormatInt(n/1000, 10))), 64))
+	return fmt.Sprintf("%s ms", strconv.FormatFloat(float64(n)/1000, 'f', max(0, 3-len(strconv.FormatInt(n/1000, 10))),
+		64))
 }
 
 // page adds what the template computes to a report.
@@ -71,7 +72,7 @@ func class(part string) string {
 		return "upda"
 	case Weights, Optimizer, OtherVars:
 		return "vars"
-	case Dataset, MappedFiles, Prefetched, Inputs:
+	case Dataset, Prefetched, Inputs:
 		return "data"
 	case PoolSlack, MallocSlack:
 		return "slack"

@@ -35,23 +35,16 @@ func variables(m *savedmodels.Model) map[string][]Holder {
 func (m *measurement) parts(operations []operation) []Part {
 	b := &m.before
 	l := &list{pool: m.trace.Allocators["mklcpu"].Peak.OK}
-	l.add(Libraries, b.libraries)
-	l.add(Stacks, b.stacks)
-	l.add(Code, b.code)
-	l.holders(MappedFiles, b.files)
-
-	// Before TensorFlow is loaded, native memory is that of the Go runtime. The Go runtime's own figure
-	// includes pages that were never written.
-	metadata := max(m.start.native-memory.Bytes(max(m.start.malloc.InUse, 0))+b.metadata-m.start.metadata, 0)
-	ofGo := b.arenas + metadata
+	l.add(Files, b.RSS.Bytes-b.Anon.Bytes)
+	ofGo := min(m.start.ofGo(b), b.Anon.Bytes)
 	held := min(memory.Bytes(m.data.HeapBytes()), ofGo)
 	ahead := min(memory.Bytes(m.executions.Ahead.PassBytes(m.plan.Batch)), ofGo-held)
 	l.add(Dataset, held)
 	l.add(Prefetched, ahead)
 	l.add(GoRuntime, ofGo-held-ahead)
 
-	// What the step adds to the resident memory is native, too.
-	l.rest = b.native - metadata + max(m.peak-b.total(), 0)
+	// All other memory is native, including what the step adds.
+	l.rest = b.Anon.Bytes - ofGo + max(m.peak-b.RSS.Bytes, 0)
 	if !m.onGPU() {
 		for name, list := range variables(m.plan.Model) {
 			l.blocks(name, list)
@@ -61,23 +54,40 @@ func (m *measurement) parts(operations []operation) []Part {
 	for name, list := range atPeak(operations) {
 		l.blocks(name, list)
 	}
-	l.step = l.small - variables
+	step := l.small - variables
 	l.native(Inputs, b.buffers)
 	l.native(Tensors, b.tensors)
-	loaded, opened, before := l.inUse(&m.loaded), l.inUse(&m.opened), l.inUse(b)
-	l.native(Registries, loaded-l.inUse(&m.start))
+	// Loading TensorFlow takes memory from malloc, and pages of its libraries that relocation changes.
+	l.native(Registries, m.nativeOf(&m.loaded)-m.nativeOf(&m.start))
+	opened, before := l.inUse(&m.opened), l.inUse(b)
 	if !l.pool || b.malloc.Mapped >= 0 { // otherwise malloc's figures may include the regions of the pool
-		l.native(Graph, opened-loaded-variables)
+		l.native(Graph, opened-l.inUse(&m.loaded)-variables)
 		l.native(Executors, before-opened-l.fromMalloc(b.buffers, b.steps)-l.fromMalloc(b.tensors, b.open))
 	}
-	l.slack(m)
-	l.unwritten(m.plan.Budgeted)
+	l.unwritten()
+	if l.pool && b.malloc.Mapped >= 0 {
+		mapped := memory.Bytes(b.malloc.Mapped - max(m.loaded.malloc.Mapped, 0))
+		l.native(PoolSlack, min(mapped-l.pooled, l.rest))
+	}
+	// The step takes its small blocks from malloc's free memory. Without a pool, the memory that the step
+	// adds to the process is malloc's too.
+	free := memory.Bytes(max(b.malloc.Free, 0)) - step
+	if !l.pool {
+		free += max(m.peak-b.RSS.Bytes, 0)
+	}
+	l.native(MallocSlack, min(free, l.rest))
 	l.add(Unattributed, l.rest)
 	slices.SortStableFunc(l.parts, func(a, b Part) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	return l.parts
 }
 
-// onGPU reports whether operations of the traced step allocate memory of a GPU, where variables then are.
+// nativeOf returns the native memory in a phase, without malloc's free memory.
+func (m *measurement) nativeOf(p *phase) memory.Bytes {
+	return p.Anon.Bytes - m.start.ofGo(p) - memory.Bytes(max(p.malloc.Free, 0))
+}
+
+// onGPU reports whether operations of the traced step allocate memory of a GPU. Variables are then on the
+// GPU too.
 func (m *measurement) onGPU() bool {
 	for name := range m.trace.Allocators {
 		if ofGPU(name) {
@@ -91,11 +101,9 @@ func (m *measurement) onGPU() bool {
 type list struct {
 	parts []Part
 	// pool is true if TensorFlow takes large blocks from a pool. pooled is the size of the blocks
-	// from there, small that of the blocks from malloc.
+	// from the pool, and small the size of the blocks from malloc.
 	pool          bool
 	pooled, small memory.Bytes
-	// step is the size of the step's blocks from malloc.
-	step memory.Bytes
 	// rest is the native memory without the parts so far. It is negative if these exceed the peak.
 	rest memory.Bytes
 }
@@ -131,7 +139,8 @@ func (l *list) blocks(name string, all []Holder) {
 	}
 }
 
-// fromMalloc returns the part of some blocks that comes from malloc, by their mean size.
+// fromMalloc returns bytes if some blocks come from malloc, and 0 if their mean size means that
+// they come from the pool.
 func (l *list) fromMalloc(bytes memory.Bytes, blocks int64) memory.Bytes {
 	if l.pool && bytes >= memory.Bytes(blocks)*poolBlock {
 		return 0
@@ -148,45 +157,15 @@ func (l *list) inUse(p *phase) memory.Bytes {
 	return memory.Bytes(in)
 }
 
-// unwritten subtracts the excess of the parts over the peak from the workspace and from malloc's free
-// memory, in proportion to their sizes. Pages of these parts may never have been written, and are then not
-// resident. Kernels for the gradient of a convolution without oneDNN allocate for a cache of 30 MiB, but
-// write what the batch needs (conv_grad_input_ops.cc). trimmed means that malloc's free memory comes first:
-// with a memory budget, a trim makes an unknown part of it non-resident.
-func (l *list) unwritten(trimmed bool) {
-	var all memory.Bytes
-	var parts []*Part
+// unwritten subtracts the excess of the parts over the peak from the workspace of kernels. Pages that a kernel
+// never wrote are not resident. For example, the kernel for the gradient of a convolution without oneDNN
+// allocates workspace for a cache of 30 MiB, but writes only what the batch needs (conv_grad_input_ops.cc).
+func (l *list) unwritten() {
 	for i := range l.parts {
-		if p := &l.parts[i]; p.Name == MallocSlack || p.Name == Workspace {
-			parts, all = append(parts, p), all+p.Bytes
+		if p := &l.parts[i]; p.Name == Workspace && l.rest < 0 {
+			p.Unwritten = min(-l.rest, p.Bytes)
+			p.Bytes -= p.Unwritten
+			l.rest += p.Unwritten
 		}
 	}
-	excess := min(max(-l.rest, 0), all)
-	slices.SortFunc(parts, func(a, b *Part) int { return cmp.Compare(a.Name, b.Name) }) // malloc's first
-	for _, p := range parts {
-		p.Unwritten = memory.Bytes(float64(excess) * float64(p.Bytes) / float64(all))
-		if trimmed {
-			p.Unwritten = min(p.Bytes, excess)
-		}
-		all, excess = all-p.Bytes, excess-p.Unwritten
-		p.Bytes -= p.Unwritten
-		l.rest += p.Unwritten
-	}
-}
-
-// slack adds the free memory of malloc and of the pool. Each amount is measured, and not calculated as
-// the difference of the peak and the other parts.
-func (l *list) slack(m *measurement) {
-	b := &m.before
-	if l.pool && b.malloc.Mapped >= 0 { // otherwise the mappings may belong to malloc instead of the pool
-		// Blocks of the pool are larger than what was asked for, and the difference counts as slack.
-		l.native(PoolSlack, b.large-m.loaded.large-(b.metadata-m.loaded.metadata)-l.pooled)
-	}
-	// The step takes its small blocks from malloc's free memory and, without a pool, from what it adds to
-	// the process.
-	free := memory.Bytes(max(b.malloc.Free, 0)) - l.step
-	if !l.pool {
-		free += max(m.peak-b.total(), 0)
-	}
-	l.native(MallocSlack, free)
 }

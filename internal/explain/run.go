@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"steadyfit/internal/child"
+	"steadyfit/internal/native"
+	"steadyfit/internal/tfprocess"
 )
 
 // Env is the environment variable that marks a process that measures.
@@ -51,10 +54,12 @@ func Send(measure func() (*Report, error), describe func(error) *Failure) error 
 	return parent.Send(message{Report: r})
 }
 
-// Run starts this program again with the same arguments, in which Measuring is true, and returns the
-// report that it sends. log receives what that process logs. An error of the measurement is a *Failure.
+// Run starts this program again with the same arguments. Measuring is true in the new process. Run
+// returns the report that the process sends. log receives what the process logs. An error of the
+// measurement is a *Failure.
 func Run(ctx context.Context, log io.Writer) (*Report, error) {
-	p, err := child.Start(ctx, child.Command{Variable: Env, Spec: struct{}{}, Env: profiling(), Log: log, KillWithParent: true})
+	p, err := child.Start(ctx, child.Command{Variable: Env, Spec: struct{}{}, Env: profiling(), Log: log,
+		KillWithParent: true})
 	if err != nil {
 		return nil, err
 	}
@@ -67,9 +72,11 @@ func Run(ctx context.Context, log io.Writer) (*Report, error) {
 	case context.Cause(ctx) != nil:
 		return nil, context.Cause(ctx)
 	case errors.Is(err, child.ErrDeadline):
-		return nil, fmt.Errorf("the process that measures did not answer within %v: a step may take too long, or hang", deadline)
+		return nil, fmt.Errorf("the process that measures did not answer within %v: a step may take too long, or hang",
+			deadline)
 	case err != nil:
-		return nil, &Failure{Text: "the process that measures has ended: " + exit.Cause, Code: exit.Code, OutOfMemory: exit.OutOfMemory}
+		return nil, &Failure{Text: "the process that measures has ended: " + exit.Cause, Code: exit.Code,
+			OutOfMemory: exit.OutOfMemory}
 	}
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil {
@@ -83,3 +90,11 @@ func Run(ctx context.Context, log io.Writer) (*Report, error) {
 
 // deadline is the time after which a measurement counts as hanging.
 const deadline = time.Hour
+
+// profiling returns the variable that makes jemalloc profile the heap of a process, if it is preloaded.
+func profiling() []string {
+	if !strings.Contains(os.Getenv("LD_PRELOAD"), tfprocess.Allocators[tfprocess.Jemalloc].File) {
+		return nil
+	}
+	return []string{"MALLOC_CONF=" + strings.TrimPrefix(os.Getenv("MALLOC_CONF")+","+native.HeapProfileSettings, ",")}
+}

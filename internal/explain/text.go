@@ -6,8 +6,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"steadyfit/internal/escape"
 	"steadyfit/internal/memlayer"
+	"steadyfit/internal/texts"
 	"steadyfit/memory"
 )
 
@@ -25,7 +25,7 @@ const (
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, batch %s peaks at %v of resident memory; between steps it is %v, of which %v is anonymous.\n",
-		escape.Printable(r.Model), r.execution(), size(r.PeakBytes), size(r.BeforeBytes), size(r.AnonBytes))
+		texts.Printable(r.Model), r.execution(), size(r.PeakBytes), size(r.BeforeBytes), size(r.AnonBytes))
 	fmt.Fprintf(&b, "TensorFlow %s, oneDNN %s, malloc of %s, %d steps of %s.%s\n\n",
 		r.TensorFlow, onOff(r.OneDNN), r.Malloc, r.Steps, micros(int64(r.StepSeconds*1e6)), r.higher())
 	if r.OnGPU {
@@ -62,12 +62,13 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// higher says that the process needed more memory before the explained step.
+// higher returns a sentence if the process needed more memory before the explained step.
 func (r *Report) higher() string {
 	if float64(r.ProcessPeakBytes) < 1.05*float64(r.PeakBytes) {
 		return ""
 	}
-	return fmt.Sprintf(" The process peaked at %s before, while it loaded the model or ran the first steps.", size(r.ProcessPeakBytes))
+	return fmt.Sprintf(" The process peaked at %s before, while it loaded the model or ran the first steps.",
+		size(r.ProcessPeakBytes))
 }
 
 // leastRest is the least unattributed amount, or excess over the peak, that the text shows.
@@ -81,7 +82,8 @@ func (r *Report) Exceeding() string {
 	return fmt.Sprintf("%s (%.1f%%)", size(r.Excess()), 100*float64(r.Excess())/float64(r.PeakBytes))
 }
 
-// size formats an amount, up to 10 GiB with a tenth of a MiB, so that parts and their sum compare.
+// size formats an amount. Up to 10 GiB it shows tenths of a MiB, so that the parts visibly add up
+// to the sum.
 func size(b memory.Bytes) string {
 	if b < memory.MiB || b >= 10*memory.GiB {
 		return b.String()
@@ -89,7 +91,7 @@ func size(b memory.Bytes) string {
 	return fmt.Sprintf("%.1f MiB", float64(b)/float64(memory.MiB))
 }
 
-// table returns a line for each large part, with its advice, and lines for the largest holders.
+// table returns a line for each large part, and lines for the largest holders.
 func (r *Report) table() string {
 	var b strings.Builder
 	var small memory.Bytes
@@ -101,8 +103,7 @@ func (r *Report) table() string {
 			small, count = small+p.Bytes, count+1
 			continue
 		}
-		line := fmt.Sprintf("%10s %5.1f%%  %-20s  %s", size(p.Bytes), 100*share, p.Name, p.Advice)
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		fmt.Fprintf(&b, "%10s %5.1f%%  %s\n", size(p.Bytes), 100*share, p.Name)
 		left--
 		for k, h := range p.Of {
 			others := r.above(i + 1)
@@ -142,7 +143,7 @@ func (h Holder) Short() string {
 		name = strings.TrimPrefix(h.Layer+"/"+h.Name[strings.LastIndex(h.Name, "/")+1:], "/")
 		name += " (" + strings.TrimPrefix(h.Type, "_") + ")"
 	}
-	name = escape.Printable(name)
+	name = texts.Printable(name)
 	if n := utf8.RuneCountInString(name); n > nameWidth {
 		name = "..." + string([]rune(name)[n-nameWidth+3:])
 	}
@@ -158,13 +159,16 @@ func (r *Report) growing() (lines []string) {
 	lines = append(lines, fmt.Sprintf("it grows since step %.0f; the cause is likely: %s", v.From, v.Cause))
 	for _, carrier := range []bool{true, false} {
 		for _, t := range v.Trends {
-			if t.Layer != v.Layer && (t.Layer == v.Carrier) == carrier && (carrier || t.Share > 0.1) && t.Slope.Low > 0 && len(lines) < 4 {
-				lines = append(lines, fmt.Sprintf("%s %s", t.Layer, memlayer.Rate(t.Layer, v.Per, t.Slope.Estimate, t.Slope.Low, t.Slope.High)))
+			if t.Layer != v.Layer && (t.Layer == v.Carrier) == carrier && (carrier || t.Share > 0.1) && t.Slope.Low > 0 &&
+				len(lines) < 4 {
+				lines = append(lines, fmt.Sprintf("%s %s", t.Layer,
+					memlayer.Rate(t.Layer, v.Per, t.Slope.Estimate, t.Slope.Low, t.Slope.High)))
 			}
 		}
 	}
 	for _, s := range r.GrowingStacks {
-		lines = append(lines, fmt.Sprintf("about %s a step from %s", memory.Bytes(s.BytesPerStep), escape.Printable(strings.Join(s.Functions, " < "))))
+		lines = append(lines, fmt.Sprintf("about %s a step from %s", memory.Bytes(s.BytesPerStep),
+			texts.Printable(strings.Join(s.Functions, " < "))))
 	}
 	return lines
 }

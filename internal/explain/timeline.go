@@ -9,9 +9,9 @@ import (
 
 // Timeline is the memory that the operations of a step hold in the course of the step.
 type Timeline struct {
-	// Micros are moments since the begin of the step.
+	// Micros are times since the beginning of the step, in microseconds.
 	Micros []int64 `json:"micros"`
-	// Series are the amounts at these moments: activations, gradients, update and workspace.
+	// Series are the amounts at these times: activations, gradients, update and workspace.
 	Series []Series `json:"series"`
 	// Spans are the operations that hold most.
 	Spans []Span `json:"spans"`
@@ -35,8 +35,7 @@ type Span struct {
 const (
 	moments = 240
 	spans   = 24
-	// leastSpan is the maximum ratio of the memory of the largest span to that of another reported
-	// span.
+	// A span is reported if it holds at least 1/leastSpan of the memory of the largest span.
 	leastSpan = 1000
 )
 

@@ -14,11 +14,8 @@ var ErrDiffer = errors.New("training on the features differs from training on th
 
 // Step computes the features of batches. It must be closed.
 type Step interface {
-	// CheckIndependent checks that the features of the samples of the first batches of ds depend
-	// neither on the other samples of a batch nor on their order and number. Otherwise it returns
-	// ErrDiffer.
-	CheckIndependent(ctx context.Context, ds data.Dataset, batch int) error
-	// CheckTraining trains a few steps on the first batch of ds, once on its data and once on its
+	// CheckTraining checks that the features of a sample do not depend on the other samples of its
+	// batch. Then it trains a few steps on the first batch of ds, once on its data and once on its
 	// features, and compares losses and trained variables. Where they differ, the error is
 	// ErrDiffer. Without an error, the model has the variables that it had before. The session
 	// must have a learning rate if its train signature takes one.

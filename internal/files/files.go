@@ -38,58 +38,12 @@ func Missing(path string, err error) error {
 	return fmt.Errorf("%s: %w; check the path, which is relative to the working directory", path, err)
 }
 
-// Change makes one change to the file system by calling do. Tests use a Change that returns an error
-// instead, to make an operation fail. A nil Change calls do.
-type Change func(op, path string, do func() error) error
-
-func (c Change) do(op, path string, do func() error) error {
-	if c != nil {
-		return c(op, path, do)
-	}
-	return do()
-}
-
-// Write writes a file and syncs it, with both changes made through c.
-func (c Change) Write(path string, content []byte) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	err = c.do("write", path, func() error {
-		_, err := f.Write(content)
-		return err
-	})
-	if err == nil {
-		err = c.do("sync", path, f.Sync)
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	return err
-}
-
-// Replace is the function Replace with every change made through c.
-func (c Change) Replace(path string, content []byte) error {
-	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
-	err := c.Write(temporary, content)
-	if err == nil {
-		err = c.do("rename", path, func() error { return os.Rename(temporary, path) })
-	}
-	if err != nil {
-		// If the removal fails, the next Replace overwrites the file.
-		_ = c.do("remove", temporary, func() error { return os.RemoveAll(temporary) })
-		return err
-	}
-	dir := filepath.Dir(path)
-	return c.do("sync", dir, func() error { return SyncPath(dir) })
-}
-
 // Replace writes a temporary file beside path, syncs it and renames it to path. After a crash, path has
 // either the old or the new content. The temporary file always has the same name, so only one process
 // may replace a file at a time, and at most one temporary file is left after a crash.
 // The error is a WriteError.
 func Replace(path string, content []byte) error {
-	return writeError(path, Change(nil).Replace(path, content))
+	return writeError(path, Disk{}.Replace(path, content))
 }
 
 // Stream calls write with a temporary file beside path, and renames the file to path. It does not sync

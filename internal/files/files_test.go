@@ -1,7 +1,6 @@
 package files
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/iotest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -78,14 +76,14 @@ func TestReplaceThatFails(t *testing.T) {
 	require.NoError(t, Replace(path, []byte("old")))
 	for _, fails := range []string{"write", "sync", "rename"} {
 		done := []string{}
-		change := Change(func(op, _ string, do func() error) error {
+		disk := Disk{Before: func(op, _ string) error {
 			done = append(done, op)
 			if op == fails {
 				return fs.ErrPermission
 			}
-			return do()
-		})
-		require.ErrorIs(t, change.Replace(path, []byte("new")), fs.ErrPermission)
+			return nil
+		}}
+		require.ErrorIs(t, disk.Replace(path, []byte("new")), fs.ErrPermission)
 		assert.Equal(t, "remove", done[len(done)-1])
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -131,18 +129,4 @@ func TestStream(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "a temporary file is left")
 	require.ErrorIs(t, Stream(filepath.Join(dir, "no", "out"), func(io.Writer) error { panic("called") }), fs.ErrNotExist)
-}
-
-func TestFindStringsAcrossWindows(t *testing.T) {
-	const name = "TF_SOME_NAME"
-	for _, at := range []int{0, 1, 4<<20 - 13, 4<<20 - 12, 4<<20 - 5, 4<<20 - 1, 4 << 20, 9 << 20} {
-		text := append(append(bytes.Repeat([]byte{'x'}, at), name...), 0, 'y')
-		held := map[string]bool{}
-		require.NoError(t, FindStrings(held, bytes.NewReader(text), []string{"ABSENT", name}))
-		assert.Equal(t, map[string]bool{name: true}, held, "at %d", at)
-	}
-	held := map[string]bool{}
-	require.NoError(t, FindStrings(held, bytes.NewReader([]byte("TF_SOME_NAMES\x00TF_SOME_NAME is set")), []string{name}))
-	assert.Empty(t, held, "the beginning of a longer name, and a word of a message")
-	assert.ErrorIs(t, FindStrings(held, iotest.ErrReader(assert.AnError), []string{name}), assert.AnError)
 }

@@ -2,32 +2,42 @@ package files
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"strings"
 )
 
 // Inputs are the existing files and folders that a command reads.
 type Inputs []input
 
-type input struct {
-	what, path string
-	info       os.FileInfo
-}
+type input struct{ what, path string }
 
-// NewInputs returns the files and folders of a model, data and validation data. Each of the three may be
-// empty, and the last two may be patterns. Devices and pipes are no inputs, since nothing can replace
-// their content.
+// NewInputs returns the files and folders of a model, data and validation data. Each of the three may be empty, and the
+// last two may be patterns. Devices and pipes are no inputs, since nothing can replace their content.
 func NewInputs(model, data, validation string) (in Inputs) {
 	for _, given := range [][2]string{{"model", model}, {"data", data}, {"validation data", validation}} {
-		paths, _ := filepath.Glob(given[1]) // an error means that the path is not a pattern
+		paths, _ := Glob(given[1]) // an error means that the path is not a pattern
 		for _, path := range append(paths, given[1]) {
 			if info, err := os.Stat(path); err == nil && (info.IsDir() || info.Mode().IsRegular()) {
-				in = append(in, input{given[0], path, info})
+				in = append(in, input{given[0], path})
 			}
 		}
 	}
 	return in
+}
+
+// Glob is filepath.Glob, but takes the folder of the pattern literally if there are such files in it.
+func Glob(pattern string) (paths []string, err error) {
+	dir, base := filepath.Split(pattern)
+	names, err := fs.Glob(os.DirFS(dir), base)
+	for _, name := range names {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	if paths == nil {
+		return filepath.Glob(pattern)
+	}
+	return paths, err
 }
 
 // Check returns an error if an output, which may be empty, is an input or is inside of one.
@@ -35,13 +45,11 @@ func (in Inputs) Check(output string) error {
 	if output == "" {
 		return nil
 	}
-	self, _ := os.Stat(output) // nil if it does not exist
-	around := parents(output)
 	for _, i := range in {
 		switch {
-		case self != nil && os.SameFile(self, i.info):
+		case Same(output, i.path):
 			return fmt.Errorf("this is the %s itself, which would be overwritten; give another path", i.what)
-		case among(around, i.info):
+		case Within(output, i.path):
 			return fmt.Errorf("this is inside the %s %s, which must not change; give another path", i.what, i.path)
 		}
 	}
@@ -61,32 +69,23 @@ func (in Inputs) CheckFolder(output string) error {
 	return nil
 }
 
-// Within reports whether a path is an existing file or folder, or inside of it. The path itself may not
-// exist. Links are followed.
+// Within reports whether a path is a folder, or inside of it. Links are followed. Neither has to exist. An empty path
+// is inside of nothing, and nothing is inside of it.
 func Within(path, folder string) bool {
-	info, err := os.Stat(folder)
-	return err == nil && among(parents(path), info)
-}
-
-func among(all []os.FileInfo, info os.FileInfo) bool {
-	return slices.ContainsFunc(all, func(one os.FileInfo) bool { return os.SameFile(one, info) })
-}
-
-// parents returns what exists of a path and of the folders around it. Links are followed.
-func parents(path string) (found []os.FileInfo) {
-	path, err := filepath.Abs(path)
-	for err == nil {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			path = real
-		}
-		if info, err := os.Stat(path); err == nil {
-			found = append(found, info)
-		}
-		parent := filepath.Dir(path)
-		if parent == path {
-			break
-		}
-		path = parent
+	if path == "" || folder == "" {
+		return false
 	}
-	return found
+	path, folder = real(path), real(folder)
+	return path == folder || strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
+}
+
+// real returns an absolute path without links, as far as the path exists.
+func real(path string) string {
+	path, err := filepath.Abs(path)
+	for rest := ""; err == nil; path, rest = filepath.Dir(path), filepath.Join(filepath.Base(path), rest) {
+		if found, missing := filepath.EvalSymlinks(path); missing == nil || path == "/" {
+			return filepath.Join(found, rest)
+		}
+	}
+	return path
 }

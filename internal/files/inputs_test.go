@@ -2,6 +2,7 @@ package files
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -40,7 +41,8 @@ func TestInputs(t *testing.T) {
 		{[3]string{1: "part-*.tfrecord"}, "part-1.tfrecord", "the data itself"},
 		{[3]string{"model"}, "model/", "the model itself"},
 		{[3]string{2: "a.csv"}, "a.csv", "the validation data itself"},
-		{[3]string{1: "images"}, "images/new/p.csv", "this is inside the data images, which must not change; give another path"},
+		{[3]string{1: "images"}, "images/new/p.csv", "this is inside the data images, which must not change; give another " +
+			"path"},
 		{[3]string{1: "images"}, "cats/new/p.csv", "inside the data images"},
 		{[3]string{1: "images"}, "notes", "inside the data images"},
 		{[3]string{1: "cats"}, "images/cat/p.csv", "inside the data cats"},
@@ -53,8 +55,27 @@ func TestInputs(t *testing.T) {
 	}
 	old := NewInputs("builtin:digits", "", "out/old/v.csv")
 	require.NoError(t, old.Check("out"))
-	assert.EqualError(t, old.CheckFolder("out"), "the validation data out/old/v.csv is inside this folder, which would be replaced; give another path")
+	assert.EqualError(t, old.CheckFolder("out"), "the validation data out/old/v.csv is inside this folder, which would "+
+		"be replaced; give another path")
 	assert.NoError(t, old.CheckFolder("other"))
 	assert.NoError(t, NewInputs("builtin:digits", "", "missing").CheckFolder("."))
 	assert.ErrorContains(t, NewInputs("out", "", "").CheckFolder("out"), "the model itself")
+}
+
+func TestGlob(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, name := range []string{"d[1]/a-1.tar", "d[1]/a-2.tar", "d1/a-1.tar"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o777))
+		require.NoError(t, os.WriteFile(name, nil, 0o666))
+	}
+	for pattern, want := range map[string][]string{
+		"d[1]/a-*": {"d[1]/a-1.tar", "d[1]/a-2.tar"}, "d[1]/a-1.tar": {"d[1]/a-1.tar"}, "d*/a-2*": {"d[1]/a-2.tar"},
+		"d1*": {"d1"}, "none/*": nil,
+	} {
+		found, err := Glob(pattern)
+		require.NoError(t, err)
+		require.Equal(t, want, found, pattern)
+	}
+	_, err := Glob("d1/[")
+	require.ErrorIs(t, err, filepath.ErrBadPattern)
 }

@@ -74,33 +74,3 @@ func ReadGzip(path string, most int64) ([]byte, error) {
 	}
 	return text, nil
 }
-
-// FindStrings sets found[name] if the reader has the name as a C string, with a zero byte after
-// it. It holds a window of 4 MiB in memory; windows overlap by the longest name.
-//
-// The text before a name is ignored, since compilers store a string that is the end of another one only
-// once. A name that is found wrongly does less harm to callers than a name that is not found.
-func FindStrings(found map[string]bool, from io.Reader, names []string) error {
-	overlap := 0
-	for _, n := range names {
-		overlap = max(overlap, len(n))
-	}
-	window := make([]byte, 0, max(4<<20, 2*overlap))
-	for {
-		n, err := io.ReadFull(from, window[len(window):cap(window)])
-		window = window[:len(window)+n]
-		for _, name := range names {
-			if !found[name] && bytes.Contains(window, append([]byte(name), 0)) {
-				found[name] = true
-			}
-		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		copy(window, window[len(window)-overlap:])
-		window = window[:overlap]
-	}
-}

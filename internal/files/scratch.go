@@ -44,7 +44,8 @@ func NewScratch(parent, prefix string) (dir string, remove func() error, err err
 		}
 		return dir, func() error { return errors.Join(os.RemoveAll(dir), lock.Close()) }, nil
 	}
-	return "", nil, fmt.Errorf("%s: other processes removed the new folder for temporary files %d times", parent, scratchTries)
+	return "", nil, fmt.Errorf("%s: other processes removed the new folder for temporary files %d times", parent,
+		scratchTries)
 }
 
 // ClearScratch removes the folders of ScratchIn that no process has locked. They belonged to killed

@@ -53,9 +53,7 @@ func Cause(err error) error {
 	return err
 }
 
-// Writable returns a WriteError if a folder cannot store files of this total size. It writes a small file and
-// briefly reserves the rest if the file system supports that. A reservation also detects a quota, which
-// free space does not show.
+// Writable returns a WriteError if a folder cannot store files of this total size. It writes a small file.
 func Writable(dir string, bytes int64) error { return writeError(dir, writable(dir, bytes)) }
 
 func writable(dir string, bytes int64) error {
@@ -71,8 +69,6 @@ func writable(dir string, bytes int64) error {
 	if err == nil {
 		if free, ok := FreeSpace(dir); ok && free < bytes {
 			err = syscall.ENOSPC
-		} else if refused := reserve(f, bytes); Full(refused) {
-			err = refused
 		}
 	}
 	for _, other := range []error{f.Close(), os.Remove(f.Name())} {
@@ -100,9 +96,11 @@ var remedies = []struct {
 	errs   []error
 	remedy string
 }{
-	{[]error{syscall.EROFS}, "the file system is read-only, perhaps after a disk error: check the kernel's log, make it writable, or use another folder"},
+	{[]error{syscall.EROFS}, "the file system is read-only, perhaps after a disk error: check the kernel's log, make " +
+		"it writable, or use another folder"},
 	{[]error{syscall.EACCES, syscall.EPERM}, "give this user the right to write there, or use another folder"},
-	{[]error{syscall.EIO}, "the disk or the network file system is failing: check the kernel's log, and copy undamaged files elsewhere"},
+	{[]error{syscall.EIO}, "the disk or the network file system is failing: check the kernel's log, and copy undamaged " +
+		"files elsewhere"},
 	{[]error{syscall.EMFILE, syscall.ENFILE}, "raise the limit of open files (ulimit -n)"},
 	{[]error{syscall.EFBIG}, "raise the limit on file size (ulimit -f), or use a file system that supports larger files"},
 	{[]error{syscall.EISDIR, syscall.EEXIST}, "name a file in the folder"},

@@ -29,8 +29,8 @@
 //
 // github.com/ebitengine/purego opens the library and looks up functions by name. go-nvml would need 400
 // functions, so a program that binds all symbols at the start (LD_BIND_NOW=1) would not start without a
-// driver (go-nvml#131). gputest/testdata/nvml.c repeats the layout of NVML's structs for a test. Without
-// cgo, purego would bind the program to glibc, so such programs do not load NVML.
+// driver (go-nvml#131). internal/testkit/testdata/nvml.c repeats the layout of NVML's structs for a test.
+// Without cgo, purego would bind the program to glibc, so such programs do not load NVML.
 package gpu
 
 import (
@@ -49,14 +49,10 @@ type GPU struct {
 	// ID is the number shown by nvidia-smi, in the order of the PCI bus: "0", or "0:1" for MIG
 	// instance 1 of GPU 0.
 	ID string
-	// UUID begins with "GPU-" or "MIG-", as in CUDA_VISIBLE_DEVICES. It is empty if unknown.
-	UUID string
 	// Name is the product, such as "NVIDIA H200".
 	Name string
 	// Memory is the size of the device, including memory reserved by the driver.
 	Memory memory.Reading
-	// MIG marks an instance, or a divided GPU without a usable instance.
-	MIG bool
 }
 
 // String returns the name and, if known, the memory: "NVIDIA H200, 139.8 GiB".
@@ -140,7 +136,7 @@ func Kernel(root fs.FS) (gpus []GPU) {
 		if _, err := fs.Stat(root, "dev/nvidia"+about["Device Minor"]); err != nil || about["Device Minor"] == "" {
 			continue
 		}
-		gpus = append(gpus, GPU{ID: fmt.Sprint(len(gpus)), UUID: about["GPU UUID"], Name: about["Model"]})
+		gpus = append(gpus, GPU{ID: fmt.Sprint(len(gpus)), Name: about["Model"]})
 	}
 	return gpus
 }

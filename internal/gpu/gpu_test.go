@@ -39,7 +39,8 @@ func TestStartsWithAllFunctionsBound(t *testing.T) {
 	require.Contains(t, string(out), "PASS")
 }
 
-const information = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 181\nGPU UUID: \t GPU-1\nBus Location: \t 0000:19:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n"
+const information = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 181\nGPU UUID: \t GPU-1\nBus Location: \t " +
+	"0000:19:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n"
 
 func TestKernel(t *testing.T) {
 	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
@@ -55,7 +56,7 @@ func TestKernel(t *testing.T) {
 	root["dev/nvidia7"] = file("")
 	require.Equal(t, []GPU{{ID: "0", Name: "Tesla T4"}}, Kernel(root))
 	root["dev/nvidia3"] = file("")
-	require.Equal(t, []GPU{{ID: "0", UUID: "GPU-1", Name: "NVIDIA H200"}, {ID: "1", Name: "Tesla T4"}}, Kernel(root))
+	require.Equal(t, []GPU{{ID: "0", Name: "NVIDIA H200"}, {ID: "1", Name: "Tesla T4"}}, Kernel(root))
 	require.Empty(t, Kernel(fstest.MapFS{}))
 	require.Equal(t, "GPU 4", GPU{ID: "4"}.String())
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/gpu/gputest"
 	"steadyfit/internal/memlayer"
+	"steadyfit/internal/testkit"
 	"steadyfit/memory"
 )
 
-// reportTo names the file in which a child with a library of gputest writes its report.
+// reportTo names the file in which a child with a library of package testkit writes its report.
 const reportTo = "STEADYFIT_TEST_GPU_REPORT"
 
 type found struct {
@@ -42,7 +42,7 @@ func known(s memory.Source) map[memory.Layer]memory.Bytes {
 // The structs of NVML have the same layout in C and Go.
 func TestLayout(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "layout.so")
-	gputest.Compile(t, file, "-DNEW")
+	testkit.CompileNVML(t, file, "-DNEW")
 	library, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, purego.Dlclose(library)) }()
@@ -56,7 +56,8 @@ func TestLayout(t *testing.T) {
 		p1 processInfo
 	)
 	require.Equal(t, []uint64{
-		uint64(unsafe.Sizeof(m1)), uint64(unsafe.Offsetof(m1.total)), uint64(unsafe.Offsetof(m1.free)), uint64(unsafe.Offsetof(m1.used)),
+		uint64(unsafe.Sizeof(m1)), uint64(unsafe.Offsetof(m1.total)), uint64(unsafe.Offsetof(m1.free)),
+		uint64(unsafe.Offsetof(m1.used)),
 		uint64(unsafe.Sizeof(m2)), uint64(unsafe.Offsetof(m2.version)), uint64(unsafe.Offsetof(m2.total)),
 		uint64(unsafe.Offsetof(m2.reserved)), uint64(unsafe.Offsetof(m2.free)), uint64(unsafe.Offsetof(m2.used)),
 		uint64(unsafe.Sizeof(p1)), uint64(unsafe.Offsetof(p1.pid)), uint64(unsafe.Offsetof(p1.used)),
@@ -77,20 +78,22 @@ func TestLibraries(t *testing.T) {
 		sample     map[memory.Layer]memory.Bytes
 		most       float64
 	}{
-		{"new", "-DNEW", []GPU{{ID: "0", UUID: "GPU-0", Name: "Test GPU", Memory: gib}},
+		{"new", "-DNEW", []GPU{{ID: "0", Name: "Test GPU", Memory: gib}},
 			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 100 << 20, memlayer.GPUProcess: 7 << 20}, 8},
-		{"old", "-DOLD", []GPU{{ID: "0", UUID: "GPU-0", Name: "Test GPU", Memory: gib}},
+		{"old", "-DOLD", []GPU{{ID: "0", Name: "Test GPU", Memory: gib}},
 			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 130 << 20, memlayer.GPUProcess: 7 << 20}, 8},
-		{"forbidden", "-DFORBIDDEN", []GPU{{ID: "0", UUID: "GPU-0", Name: "Test GPU", Memory: gib}},
+		{"forbidden", "-DFORBIDDEN", []GPU{{ID: "0", Name: "Test GPU", Memory: gib}},
 			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 100 << 20}, 8},
-		{"divided", "-DDIVIDED=2", []GPU{{"0:0", "MIG-0", "Test GPU MIG 1g.5gb", gib, true}, {"0:2", "MIG-2", "Test GPU MIG 1g.5gb", gib, true}},
-			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 200 << 20, memlayer.GPUProcess: 14 << 20, "gpu used (0:0)": 100 << 20, "gpu process used (0:0)": 7 << 20,
+		{"divided", "-DDIVIDED=2", []GPU{{"0:0", "Test GPU MIG 1g.5gb", gib},
+			{"0:2", "Test GPU MIG 1g.5gb", gib}},
+			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 200 << 20, memlayer.GPUProcess: 14 << 20,
+				"gpu used (0:0)": 100 << 20, "gpu process used (0:0)": 7 << 20,
 				"gpu used (0:2)": 100 << 20, "gpu process used (0:2)": 7 << 20}, 16},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			gputest.Compile(t, filepath.Join(dir, "libnvidia-ml.so.1"), c.flag)
+			testkit.CompileNVML(t, filepath.Join(dir, "libnvidia-ml.so.1"), c.flag)
 			program, err := os.Executable()
 			require.NoError(t, err)
 			cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestLibraries$", "-test.count=1")

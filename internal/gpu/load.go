@@ -16,7 +16,8 @@ func load() (*functions, error) {
 	defer runtime.UnlockOSThread()
 	library, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_LAZY|purego.RTLD_LOCAL)
 	if err != nil {
-		return nil, fmt.Errorf("there is no NVIDIA driver, or this container has it without the capability \"utility\": %w", err)
+		return nil, fmt.Errorf("there is no NVIDIA driver, or this container has it without the capability \"utility\": %w",
+			err)
 	}
 	f := &functions{}
 	for name, function := range f.symbols() {
@@ -24,7 +25,8 @@ func load() (*functions, error) {
 		if err == nil {
 			purego.RegisterFunc(function, address)
 		} else if name != memoryFunction2 {
-			return nil, fmt.Errorf("libnvidia-ml.so.1 has no function %s: its driver is older than 450, or it does not belong to an NVIDIA driver", name)
+			return nil, fmt.Errorf("libnvidia-ml.so.1 has no function %s: its driver is older than 450, or it does not "+
+				"belong to an NVIDIA driver", name)
 		}
 	}
 	return f, nil

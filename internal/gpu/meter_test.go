@@ -16,11 +16,15 @@ func TestMeter(t *testing.T) {
 		devices []*fakeDevice
 		want    memory.Reading
 	}{
-		{"its own", []*fakeDevice{{used: 1000, processes: []processInfo{running(5, 10), running(pid, 300)}}}, memory.Known(300)},
-		{"on one of two", []*fakeDevice{{used: 1000}, {used: 1000, processes: []processInfo{running(pid, 300)}}}, memory.Known(300)},
-		{"on both", []*fakeDevice{{processes: []processInfo{running(pid, 20)}}, {processes: []processInfo{running(pid, 300)}}}, memory.Known(320)},
+		{"its own", []*fakeDevice{{used: 1000, processes: []processInfo{running(5, 10), running(pid, 300)}}},
+			memory.Known(300)},
+		{"on one of two", []*fakeDevice{{used: 1000}, {used: 1000, processes: []processInfo{running(pid, 300)}}},
+			memory.Known(300)},
+		{"on both", []*fakeDevice{{processes: []processInfo{running(pid, 20)}},
+			{processes: []processInfo{running(pid, 300)}}}, memory.Known(320)},
 		{"not listed", []*fakeDevice{{used: 1000, processes: []processInfo{running(5, 10)}}}, memory.Known(1000)},
-		{"listed without an amount", []*fakeDevice{{used: 1000, processes: []processInfo{running(pid, notAvailable)}}}, memory.Known(1000)},
+		{"listed without an amount", []*fakeDevice{{used: 1000, processes: []processInfo{running(pid, notAvailable)}}},
+			memory.Known(1000)},
 		{"listed with nothing", []*fakeDevice{{used: 1000, processes: []processInfo{running(pid, 0)}}}, memory.Known(1000)},
 		{"neither", []*fakeDevice{{queue: noPermission, memory1: noPermission, memory2: noPermission}}, memory.Reading{}},
 		{"nothing in use", []*fakeDevice{{}}, memory.Reading{}},

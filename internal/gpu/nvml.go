@@ -28,7 +28,7 @@ const migEnabled = 1
 
 func (s status) Error() string { return fmt.Sprintf("NVML status %d", uint32(s)) }
 
-// Structs that NVML fills in, in C's layout on 64-bit machines (gputest/testdata/nvml.c).
+// Structs that NVML fills in, in C's layout on 64-bit machines (internal/testkit/testdata/nvml.c).
 type (
 	memoryInfo struct{ total, free, used uint64 }
 	// memoryInfo2 is nvmlMemory_v2_t. The caller sets version to 2<<24 plus the size.
@@ -44,13 +44,14 @@ type (
 	}
 )
 
-// functions are the functions of NVML, which drivers have since 450. memory2 is nil before 510.
+// functions has the functions of NVML. Drivers have them since version 450, and memory2 since version 510;
+// in older drivers, memory2 is nil.
 type functions struct {
 	init, shutdown func() status
 	errorString    func(status) string
 	count          func(n *uint32) status
 	device         func(index uint32, into *handle) status
-	name, uuid     func(d handle, text *byte, size uint32) status
+	name           func(d handle, text *byte, size uint32) status
 	memory         func(d handle, into *memoryInfo) status
 	memory2        func(d handle, into *memoryInfo2) status
 	processes      func(d handle, n *uint32, into *processInfo) status
@@ -70,7 +71,6 @@ func (f *functions) symbols() map[string]any {
 		"nvmlDeviceGetCount_v2":                   &f.count,
 		"nvmlDeviceGetHandleByIndex_v2":           &f.device,
 		"nvmlDeviceGetName":                       &f.name,
-		"nvmlDeviceGetUUID":                       &f.uuid,
 		"nvmlDeviceGetMemoryInfo":                 &f.memory,
 		memoryFunction2:                           &f.memory2,
 		"nvmlDeviceGetComputeRunningProcesses_v2": &f.processes,
@@ -148,21 +148,20 @@ func remedy(s status) string {
 
 func (d *Driver) add(n *nvml, device handle, index uint32) {
 	id := fmt.Sprint(index)
-	divided := n.divided(device)
 	before := len(d.gpus)
-	if divided {
+	if n.divided(device) {
 		// Instances keep their numbers when others are removed, so there may be gaps.
 		var most uint32
 		s := n.migCount(device, &most)
 		for i := uint32(0); s == success && i < most; i++ {
 			var instance handle
 			if n.migDevice(device, i, &instance) == success {
-				d.addUnit(n, instance, fmt.Sprintf("%s:%d", id, i), true)
+				d.addUnit(n, instance, fmt.Sprintf("%s:%d", id, i))
 			}
 		}
 	}
 	if len(d.gpus) == before {
-		d.addUnit(n, device, id, divided)
+		d.addUnit(n, device, id)
 	}
 }
 
@@ -171,11 +170,14 @@ func (n *nvml) divided(device handle) bool {
 	return n.migMode(device, &now, &next) == success && now == migEnabled
 }
 
-func (d *Driver) addUnit(n *nvml, device handle, id string, mig bool) {
+func (d *Driver) addUnit(n *nvml, device handle, id string) {
 	u := unit{device: device}
-	g := GPU{ID: id, MIG: mig}
-	g.Name = text(func(t *byte, size uint32) status { return n.name(device, t, size) })
-	g.UUID = text(func(t *byte, size uint32) status { return n.uuid(device, t, size) })
+	g := GPU{ID: id}
+	name := make([]byte, 96) // NVML_DEVICE_NAME_V2_BUFFER_SIZE
+	if n.name(device, &name[0], uint32(len(name))) == success {
+		name, _, _ = bytes.Cut(name, []byte{0})
+		g.Name = string(name)
+	}
 	var b buffers
 	if n.memory2 != nil && n.memory2(device, b.versioned()) == success {
 		u.split, g.Memory = true, amount(b.info2.total)
@@ -184,17 +186,6 @@ func (d *Driver) addUnit(n *nvml, device handle, id string, mig bool) {
 	}
 	d.gpus = append(d.gpus, g)
 	n.units = append(n.units, u)
-}
-
-// text returns the zero-terminated text that ask writes, or "". NVML writes at most 96 bytes
-// (NVML_DEVICE_UUID_V2_BUFFER_SIZE).
-func text(ask func(*byte, uint32) status) string {
-	buffer := make([]byte, 96)
-	if ask(&buffer[0], uint32(len(buffer))) != success {
-		return ""
-	}
-	t, _, _ := bytes.Cut(buffer, []byte{0})
-	return string(t)
 }
 
 // amount converts a number of bytes. All ones mean NVML_VALUE_NOT_AVAILABLE.

@@ -31,7 +31,7 @@ type fakeNVML struct {
 func running(pid uint32, bytes uint64) processInfo { return processInfo{pid: pid, used: bytes} }
 
 type fakeDevice struct {
-	name, uuid              string
+	name                    string
 	handle                  status
 	memory1, memory2, queue status
 	used, reserved          uint64
@@ -67,13 +67,6 @@ func (f *fakeNVML) functions() *functions {
 		},
 		name: func(d handle, text *byte, size uint32) status {
 			put(all[d].name, text, size)
-			return success
-		},
-		uuid: func(d handle, text *byte, size uint32) status {
-			if all[d].uuid == "" {
-				return notSupported
-			}
-			put(all[d].uuid, text, size)
 			return success
 		},
 		memory: func(d handle, into *memoryInfo) status {
@@ -223,7 +216,8 @@ func TestSeveralGPUs(t *testing.T) {
 
 	first.memory2, first.queue = gpuIsLost, gpuIsLost
 	require.Equal(t, amounts{{memlayer.GPUUsed, unknown}, {memlayer.GPUProcess, unknown},
-		{"gpu used (0)", unknown}, {"gpu process used (0)", unknown}, {"gpu used (1)", 20}, {"gpu process used (1)", 5}}, sampled(s),
+		{"gpu used (0)", unknown}, {"gpu process used (0)", unknown}, {"gpu used (1)", 20}, {"gpu process used (1)", 5}},
+		sampled(s),
 		"a sum without one of its parts is not known")
 
 	first.memory2, first.queue = success, success
@@ -239,7 +233,8 @@ func TestThisProcess(t *testing.T) {
 
 // A sampler includes the layers of the GPU.
 func TestSampler(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, processes: []processInfo{running(uint32(os.Getpid()), 9)}}}})
+	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000,
+		processes: []processInfo{running(uint32(os.Getpid()), 9)}}}})
 	sampler, err := memory.NewSampler(0, d.Source(0))
 	require.NoError(t, err)
 	defer sampler.Close()
@@ -250,10 +245,12 @@ func TestSampler(t *testing.T) {
 }
 
 func TestDriverBefore510(t *testing.T) {
-	lib := &fakeNVML{before510: true, devices: []*fakeDevice{{used: 1000, reserved: 50, processes: []processInfo{running(1, 300)}}}}
+	lib := &fakeNVML{before510: true, devices: []*fakeDevice{{used: 1000, reserved: 50,
+		processes: []processInfo{running(1, 300)}}}}
 	d := opened(t, lib)
 	require.Equal(t, []GPU{{ID: "0", Memory: memory.Known(1 << 30)}}, d.GPUs())
-	require.Equal(t, amounts{{memlayer.GPUUsed, 1050}, {memlayer.GPUProcess, 300}}, sampled(d.Source(1)), "with what is reserved")
+	require.Equal(t, amounts{{memlayer.GPUUsed, 1050}, {memlayer.GPUProcess, 300}}, sampled(d.Source(1)),
+		"with what is reserved")
 }
 
 func TestMemoryNotTold(t *testing.T) {
@@ -266,12 +263,14 @@ func TestMemoryNotTold(t *testing.T) {
 
 func TestMIG(t *testing.T) {
 	d := opened(t, &fakeNVML{devices: []*fakeDevice{
-		{name: "A", uuid: "GPU-a", mig: true, memory1: noPermission, memory2: noPermission,
-			instances: []*fakeDevice{{name: "A MIG 1g.5gb", uuid: "MIG-a", used: 1}, nil, {name: "A MIG 2g.10gb", uuid: "MIG-b", used: 2}}},
+		{name: "A", mig: true, memory1: noPermission, memory2: noPermission,
+			instances: []*fakeDevice{{name: "A MIG 1g.5gb", used: 1}, nil,
+				{name: "A MIG 2g.10gb", used: 2}}},
 		{name: "B", mig: true, memory1: noPermission, memory2: noPermission},
 	}})
 	gib := memory.Known(1 << 30)
-	require.Equal(t, []GPU{{"0:0", "MIG-a", "A MIG 1g.5gb", gib, true}, {"0:2", "MIG-b", "A MIG 2g.10gb", gib, true}, {ID: "1", Name: "B", MIG: true}}, d.GPUs())
+	require.Equal(t, []GPU{{"0:0", "A MIG 1g.5gb", gib}, {"0:2", "A MIG 2g.10gb", gib},
+		{ID: "1", Name: "B"}}, d.GPUs())
 	require.Equal(t, "A MIG 1g.5gb, 1.0 GiB", d.GPUs()[0].String())
 	got := sampled(d.Source(1))
 	require.EqualValues(t, "gpu process used (0:2)", got[5].layer)
@@ -299,7 +298,8 @@ func TestDriverThatDoesNotAnswer(t *testing.T) {
 		{&fakeNVML{init: libraryMismatch}, libraryMismatch, "restart the machine", "NVML cannot be started", 0},
 		{&fakeNVML{init: noPermission}, noPermission, "/dev/nvidiactl", "NVML cannot be started", 0},
 		{&fakeNVML{count: unknownError}, unknownError, "count the GPUs", "count the GPUs", 1},
-		{&fakeNVML{devices: []*fakeDevice{{handle: gpuIsLost}}}, gpuIsLost, "GPU 0 does not answer", "no GPU that this process may use", 1},
+		{&fakeNVML{devices: []*fakeDevice{{handle: gpuIsLost}}}, gpuIsLost, "GPU 0 does not answer",
+			"no GPU that this process may use", 1},
 	} {
 		d := &Driver{}
 		err := d.open(c.lib.functions())

@@ -48,7 +48,8 @@ func (d *Driver) Source(pid int) memory.Source {
 	s := &source{driver: d, pid: uint32(pid), answers: make([]answer, len(d.gpus))}
 	s.buffers.nvml = d.nvml
 	for _, g := range d.gpus {
-		s.layers = append(s.layers, [2]memory.Layer{memlayer.Of[memory.Layer](memlayer.GPUUsed, g.ID), memlayer.Of[memory.Layer](memlayer.GPUProcess, g.ID)})
+		s.layers = append(s.layers, [2]memory.Layer{memlayer.Of[memory.Layer](memlayer.GPUUsed, g.ID),
+			memlayer.Of[memory.Layer](memlayer.GPUProcess, g.ID)})
 	}
 	return s.sample
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/versions_go_proto"
 	"google.golang.org/protobuf/proto"
 
-	"steadyfit/tfbind"
+	"steadyfit/internal/dtype"
 )
 
 // Attr is the value of an attribute. Attrs has the attributes of an operation by name.
@@ -40,26 +40,28 @@ func (g *Graph) Add(name, op string, a Attrs, inputs ...string) *Graph {
 }
 
 // Placeholder adds an input of any shape.
-func (g *Graph) Placeholder(name string, d tfbind.DType) *Graph {
+func (g *Graph) Placeholder(name string, d dtype.DType) *Graph {
 	return g.Add(name, "Placeholder", Attrs{"dtype": Type(d), "shape": AnyShape()})
 }
 
 // Constant adds a constant. raw has its elements in little-endian order.
-func (g *Graph) Constant(name string, d tfbind.DType, raw []byte, shape ...int64) *Graph {
+func (g *Graph) Constant(name string, d dtype.DType, raw []byte, shape ...int64) *Graph {
 	return g.Add(name, "Const", Constant(d, raw, shape...))
 }
 
 func (g *Graph) Number(name string, n int64) *Graph {
-	return g.Constant(name, tfbind.Int64, binary.LittleEndian.AppendUint64(nil, uint64(n)))
+	return g.Constant(name, dtype.Int64, binary.LittleEndian.AppendUint64(nil, uint64(n)))
 }
 
 // Texts adds a constant vector of strings.
 func (g *Graph) Texts(name string, values ...string) *Graph {
-	t := &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType_DT_STRING, TensorShape: shapeOf([]int64{int64(len(values))})}
+	t := &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType_DT_STRING,
+		TensorShape: shapeOf([]int64{int64(len(values))})}
 	for _, v := range values {
 		t.StringVal = append(t.StringVal, []byte(v))
 	}
-	return g.Add(name, "Const", Attrs{"dtype": Type(tfbind.String), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: t}}})
+	return g.Add(name, "Const", Attrs{"dtype": Type(dtype.String),
+		"value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: t}}})
 }
 
 // Nodes returns the operations.
@@ -67,7 +69,8 @@ func (g *Graph) Nodes() []*node_def_go_proto.NodeDef { return g.nodes }
 
 // Bytes returns the serialized GraphDef.
 func (g *Graph) Bytes() ([]byte, error) {
-	return proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes, Versions: &versions_go_proto.VersionDef{Producer: producer}})
+	return proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes,
+		Versions: &versions_go_proto.VersionDef{Producer: producer}})
 }
 
 func parse(def []byte) (*graph_go_proto.GraphDef, error) {
@@ -101,14 +104,15 @@ func Ops(def []byte) ([]Op, error) {
 }
 
 // Constant returns the attributes of a constant; see Graph.Constant.
-func Constant(d tfbind.DType, raw []byte, shape ...int64) Attrs {
+func Constant(d dtype.DType, raw []byte, shape ...int64) Attrs {
 	return Attrs{"dtype": Type(d), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
-		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType(d), TensorShape: shapeOf(shape), TensorContent: raw}}}}
+		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType(d), TensorShape: shapeOf(shape),
+			TensorContent: raw}}}}
 }
 
 // Type, Bool, Int, Text, Shape, AnyShape, Types and Shapes return the value of an attribute. An
 // unknown size in a shape is -1.
-func Type(d tfbind.DType) *Attr {
+func Type(d dtype.DType) *Attr {
 	return &Attr{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(d)}}
 }
 
@@ -123,10 +127,11 @@ func Shape(sizes []int64) *Attr {
 }
 
 func AnyShape() *Attr {
-	return &Attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: &tensor_shape_go_proto.TensorShapeProto{UnknownRank: true}}}
+	shape := &tensor_shape_go_proto.TensorShapeProto{UnknownRank: true}
+	return &Attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: shape}}
 }
 
-func Types(ds []tfbind.DType) *Attr {
+func Types(ds []dtype.DType) *Attr {
 	l := &attr_value_go_proto.AttrValue_ListValue{}
 	for _, d := range ds {
 		l.Type = append(l.Type, types_go_proto.DataType(d))

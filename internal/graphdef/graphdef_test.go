@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
-	"steadyfit/tfbind"
 )
 
 // The names of operations do not change the sum.
@@ -24,9 +24,10 @@ func TestSum(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	float := graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}
+	float := graphdef.Attrs{"T": graphdef.Type(dtype.Float32)}
 	graph := func(first, second, op string, inputs ...string) *graphdef.Graph {
-		return new(graphdef.Graph).Placeholder(first, tfbind.Float32).Placeholder(second, tfbind.Float32).Add("z", op, float, inputs...)
+		return new(graphdef.Graph).Placeholder(first, dtype.Float32).Placeholder(second, dtype.Float32).Add("z", op, float,
+			inputs...)
 	}
 	one := sum(graph("x", "y", "Sub", "x", "y"))
 	require.Len(t, one, 16)
@@ -34,8 +35,8 @@ func TestSum(t *testing.T) {
 	for _, other := range []*graphdef.Graph{
 		graph("x", "y", "Sub", "y", "x"), graph("x", "y", "Mul", "x", "y"),
 		graph("x", "y", "Sub", "x", "y", "^y"), graph("x", "y", "Sub", "x", "y:1"),
-		graph("x", "y", "Sub", "x", "y").Placeholder("w", tfbind.Float32),
-		new(graphdef.Graph).Placeholder("x", tfbind.Float32).Placeholder("y", tfbind.Float64).Add("z", "Sub", float, "x", "y"),
+		graph("x", "y", "Sub", "x", "y").Placeholder("w", dtype.Float32),
+		new(graphdef.Graph).Placeholder("x", dtype.Float32).Placeholder("y", dtype.Float64).Add("z", "Sub", float, "x", "y"),
 	} {
 		require.NotEqual(t, one, sum(other))
 	}
@@ -56,8 +57,9 @@ func TestSumOfFunctions(t *testing.T) {
 	}
 	function := func(name, argument, ret string, nodes ...*node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
 		return &function_go_proto.FunctionDef{
-			Signature: &op_def_go_proto.OpDef{Name: name, InputArg: []*op_def_go_proto.OpDef_ArgDef{{Name: argument}}, OutputArg: []*op_def_go_proto.OpDef_ArgDef{{Name: name + "_out"}}},
-			NodeDef:   nodes, Ret: map[string]string{name + "_out": ret},
+			Signature: &op_def_go_proto.OpDef{Name: name, InputArg: []*op_def_go_proto.OpDef_ArgDef{{Name: argument}},
+				OutputArg: []*op_def_go_proto.OpDef_ArgDef{{Name: name + "_out"}}},
+			NodeDef: nodes, Ret: map[string]string{name + "_out": ret},
 			Attr: graphdef.Attrs{"backward_function_name": graphdef.Text("backward_of_" + name)},
 		}
 	}
@@ -78,13 +80,15 @@ func TestSumOfFunctions(t *testing.T) {
 	}
 	// outer calls the function inner and itself.
 	outer := func(name, inner string) *function_go_proto.FunctionDef {
-		return function(name, "a", "c2:output:0", node("c1", "PartitionedCall", run(inner), "a"), node("c2", "PartitionedCall", run(name), "c1:output:0", "^c1"))
+		return function(name, "a", "c2:output:0", node("c1", "PartitionedCall", run(inner), "a"),
+			node("c2", "PartitionedCall", run(name), "c1:output:0", "^c1"))
 	}
 	inner := func(name, argument, op string) *function_go_proto.FunctionDef {
 		return function(name, argument, "n:y:0", node("n", op, nil, argument))
 	}
 	one := sum(graph([]string{"outer_1", "inner_2"}, outer("outer_1", "inner_2"), inner("inner_2", "a", "Neg")))
-	require.Equal(t, one, sum(graph([]string{"o", "i"}, inner("unused", "a", "Exp"), inner("i", "b", "Neg"), outer("o", "i"))))
+	require.Equal(t, one, sum(graph([]string{"o", "i"}, inner("unused", "a", "Exp"), inner("i", "b", "Neg"),
+		outer("o", "i"))))
 	for _, other := range [][]byte{
 		graph([]string{"o", "i"}, inner("i", "b", "Exp"), outer("o", "i")),
 		graph([]string{"i", "o"}, inner("i", "b", "Neg"), outer("o", "i")),

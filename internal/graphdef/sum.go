@@ -25,7 +25,8 @@ func Sum(def []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r := renaming{functions: map[string]*function_go_proto.FunctionDef{}, gradients: map[string]string{}, names: map[string]string{}}
+	r := renaming{functions: map[string]*function_go_proto.FunctionDef{}, gradients: map[string]string{},
+		names: map[string]string{}}
 	for _, f := range g.GetLibrary().GetFunction() {
 		r.functions[f.GetSignature().GetName()] = f
 	}

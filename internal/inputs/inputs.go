@@ -3,48 +3,71 @@ package inputs
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"strings"
 
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/texts"
 	"steadyfit/savedmodels"
-	"steadyfit/tfbind"
 )
 
-// CSVOptions returns the options to read a table or records for a signature:
-//   - Input, if there is only one feature, and Row, if it takes a row of several values.
-//   - Exact, if a feature has a type whose values float32 may not represent.
-//   - Text or Bool, if the only feature takes text or bools.
-//   - Columns, if there are several features, or one that takes text, and each takes one value
-//     per sample.
+// CSVOptions returns the options to read a table or records for a signature: its inputs without the labels,
+// and the class names of the model.
 func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
 		return o, err
 	}
-	rounded := []tfbind.DType{tfbind.Float32, tfbind.Float16, tfbind.BFloat16, tfbind.Bool, tfbind.String}
-	features := slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool { return IsLabel(model, in) })
-	o.Names = classNames(model, sig)
-	isText := func(in savedmodels.Tensor) bool { return in.DType == tfbind.String }
-	isBool := func(in savedmodels.Tensor) bool { return in.DType == tfbind.Bool }
-	o.Exact = slices.ContainsFunc(features, func(in savedmodels.Tensor) bool { return !slices.Contains(rounded, in.DType) })
-	o.Text = len(features) == 1 && isText(features[0])
-	o.Bool = len(features) == 1 && isBool(features[0])
-	if len(features) == 1 {
-		o.Input = features[0].Name
-		o.Row = several(features[0]) && len(features[0].Shape) == 2
-	}
-	if (o.Text || len(features) > 1) && !slices.ContainsFunc(features, several) {
-		for _, in := range features {
-			o.Columns = append(o.Columns, data.FieldSpec{Name: in.Name, Type: in.DType.String()})
+	o.Names, o.Numbers = classNames(model, sig), numbers(model, sig)
+	for _, in := range sig.DataInputs() {
+		if !IsLabel(model, in) {
+			o.Inputs = append(o.Inputs, data.FieldSpec{Name: in.Name, Type: in.DType.String(), Shape: sampleShape(in)})
 		}
 	}
 	return o, nil
 }
 
-// several reports whether an input takes several values per sample.
-func several(in savedmodels.Tensor) bool {
-	return in.UnknownRank || len(in.Shape) != 1 && (len(in.Shape) != 2 || in.Shape[1] != 1)
+// NumericLabels is data.CSVOptions.Numbers if the labels of a training were numbers.
+const NumericLabels = "the labels of the training data are numbers"
+
+// numbers returns why labels are numbers (data.CSVOptions.Numbers): those of the training were, or the losses take
+// numbers.
+func numbers(model *savedmodels.Model, sig *savedmodels.Signature) (why string) {
+	if model.Metadata == nil || model.Metadata.NumericLabels {
+		return map[bool]string{true: NumericLabels}[model.Metadata != nil]
+	}
+	losses := slices.Compact(slices.Sorted(maps.Values(model.Metadata.Loss)))
+	classifies := func(loss string) bool {
+		return strings.Contains(loss, "crossentropy") || strings.Contains(loss, "hinge")
+	}
+	for _, in := range sig.DataInputs() {
+		kind := dtype.ByName(in.DType.String())
+		switch {
+		case !IsLabel(model, in):
+		case kind == nil || kind.Kind != dtype.FloatKind || model.Metadata.Labels[in.Name].Classes > 0:
+			return ""
+		case len(losses) > 0 && !slices.ContainsFunc(losses, classifies):
+			why = "the loss of the model, " + texts.Some(losses) + ", takes numbers"
+		}
+	}
+	return why
+}
+
+// sampleShape returns the shape of a sample of an input. It is empty for an input that takes one value per
+// sample.
+func sampleShape(in savedmodels.Tensor) (shape []int) {
+	switch {
+	case in.UnknownRank:
+		return []int{-1, -1}
+	case len(in.Shape) == 0 || len(in.Shape) == 2 && in.Shape[1] == 1:
+		return nil
+	}
+	for _, size := range in.Shape[1:] {
+		shape = append(shape, int(size))
+	}
+	return shape
 }
 
 // IsLabel reports whether an input of a signature is a label.
@@ -54,7 +77,8 @@ func IsLabel(model *savedmodels.Model, in savedmodels.Tensor) bool {
 
 // classNames returns the class names of the model if sig takes a label, or nil.
 func classNames(model *savedmodels.Model, sig *savedmodels.Signature) []string {
-	if model.Metadata == nil || !slices.ContainsFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool { return IsLabel(model, in) }) {
+	if model.Metadata == nil || !slices.ContainsFunc(sig.DataInputs(),
+		func(in savedmodels.Tensor) bool { return IsLabel(model, in) }) {
 		return nil
 	}
 	return slices.Clone(model.Metadata.ClassNames)
@@ -66,7 +90,8 @@ func classNames(model *savedmodels.Model, sig *savedmodels.Signature) []string {
 // an input of shape [batch values] is an image input, too, if it has one or three values for each
 // pixel. The samples are floats if all image inputs are floats. scale is the range of values that the
 // input expects; nil means 0 to 255 or unknown.
-func ImageOptions(model *savedmodels.Model, signature string, height, width int) (o data.ImageOptions, scale *[2]float64, err error) {
+func ImageOptions(model *savedmodels.Model, signature string, height, width int) (o data.ImageOptions,
+	scale *[2]float64, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
 		return o, nil, err
@@ -82,14 +107,15 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 	}
 	for _, t := range sig.DataInputs() {
 		pixels := int64(height) * int64(width)
-		if in == nil && pixels > 0 && !t.UnknownRank && len(t.Shape) == 2 && (t.Shape[1] == pixels || t.Shape[1] == 3*pixels) {
+		if in == nil && pixels > 0 && !t.UnknownRank && len(t.Shape) == 2 &&
+			(t.Shape[1] == pixels || t.Shape[1] == 3*pixels) {
 			in, o.Channels = &t, int(t.Shape[1]/pixels)
 			inputs = append(inputs, t)
 		}
 	}
 	o.Float = len(inputs) > 0 && !slices.ContainsFunc(inputs, func(t savedmodels.Tensor) bool {
 		kind := dtype.ByCode(int32(t.DType))
-		return kind == nil || kind.Kind != dtype.Float
+		return kind == nil || kind.Kind != dtype.FloatKind
 	})
 	if m := model.Metadata; in != nil && m != nil {
 		o.Classes = classNames(model, sig)
@@ -99,9 +125,6 @@ func ImageOptions(model *savedmodels.Model, signature string, height, width int)
 	}
 	return o, scale, nil
 }
-
-// TakesImages reports whether a signature has an input of shape [batch height width channels].
-func TakesImages(sig *savedmodels.Signature) bool { return len(imageInputs(sig)) > 0 }
 
 // imageInputs returns the data inputs of shape [batch height width channels] with 1, 3 or an unknown
 // number of channels.

@@ -1,5 +1,6 @@
 // Package lint tests the rules of this project that golangci-lint cannot state (.golangci.yml
-// has the others): only some packages use cgo, and no file contains a path of one machine.
+// has the others): imports point to lower layers, packages have at most their number of lines, only
+// some packages use cgo, and no file contains a path of one machine.
 package lint
 
 import (

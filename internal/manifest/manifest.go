@@ -1,5 +1,6 @@
-// Package manifest writes, reads and compares the SHA-256 of the files of a folder. The file has the
-// format of sha256sum, so `sha256sum -c SHA256SUMS` checks it, too.
+// Package manifest has the files that steadyfit adds to the folder of a SavedModel: SHA256SUMS, the SHA-256 of
+// its files, and the exporter's notes. SHA256SUMS has the format of sha256sum, so `sha256sum -c SHA256SUMS`
+// checks it, too.
 package manifest
 
 import (
@@ -133,7 +134,7 @@ func (m *Manifest) Write(dir string) error {
 		}
 		fmt.Fprintf(&text, "%s  %s\n", m.Sums[name], escaped)
 	}
-	return files.Change(nil).Write(filepath.Join(dir, Name), text.Bytes())
+	return files.Disk{}.Write(filepath.Join(dir, Name), text.Bytes())
 }
 
 // Read reads the manifest of a folder. Its error matches fs.ErrNotExist if there is none.
@@ -176,12 +177,6 @@ func (m *Manifest) parse(line string) error {
 	return nil
 }
 
-// Names reports whether the folder has exactly the files of the manifest. It does not read them.
-func (m *Manifest) Names(dir string) bool {
-	names, err := list(dir)
-	return err == nil && slices.Equal(names, slices.Sorted(maps.Keys(m.Sums)))
-}
-
 // Damage lists the files of a folder that differ from its manifest. It is an error.
 type Damage struct {
 	Dir string `json:"dir"`
@@ -209,7 +204,8 @@ func (d *Damage) Error() string {
 	if len(d.Extra) > 0 {
 		fixes = append(fixes, "remove the files that are not listed")
 	}
-	return fmt.Sprintf("%s differs from its %s: %s; %s, or save the model again", d.Dir, Name, strings.Join(found, "; "), strings.Join(fixes, " and "))
+	return fmt.Sprintf("%s differs from its %s: %s; %s, or save the model again", d.Dir, Name, strings.Join(found, "; "),
+		strings.Join(fixes, " and "))
 }
 
 // Verify reads all files of a folder and compares them with its manifest. It returns the number of

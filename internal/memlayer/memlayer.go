@@ -9,19 +9,17 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/internal/bytesize"
 	"steadyfit/internal/stats"
+	"steadyfit/internal/texts"
 )
 
 // Layers of the operating system, from /proc/PID/status on Linux.
 const (
-	File        = "file"          // resident pages of files, mostly libraries
-	Shared      = "shared memory" // shmem and tmpfs
-	Swap        = "swap"          // anonymous memory that was swapped out
-	Peak        = "peak rss"      // largest RSS since the start or Sampler.ResetPeak (VmHWM)
-	Threads     = "thread count"
-	CgroupUsed  = "cgroup in use" // memory of the control group, including the page cache
-	CgroupLimit = "cgroup limit"  // lowest limit of the group and its parents; unknown without a limit
+	File    = "file"          // resident pages of files, mostly libraries
+	Shared  = "shared memory" // shmem and tmpfs
+	Swap    = "swap"          // anonymous memory that was swapped out
+	Peak    = "peak rss"      // largest RSS since the start or Sampler.ResetPeak (VmHWM)
+	Threads = "thread count"
 	// CgroupWorkingSet is the memory of the control group without the file pages that the kernel
 	// drops first (inactive_file in memory.stat). Kubelet evicts by this amount. Only budgets and
 	// resets of a training read it.
@@ -123,7 +121,7 @@ func Amount[L ~string](layer L, v float64) string {
 	case isTime(layer):
 		return fmt.Sprint(time.Duration(v))
 	}
-	return bytesize.Format(int64(v))
+	return texts.FormatBytes(int64(v))
 }
 
 // Rate formats a slope of a layer as "+3.1 MiB/min", or with its bounds as "+3.1 MiB/min [2.9, 3.4]". All
@@ -139,7 +137,7 @@ func Rate[L ~string](layer L, per string, slope float64, bounds ...float64) stri
 		unit = " ns"
 	case InBytes(layer):
 		unit = " B"
-		for _, u := range bytesize.Binary[1:] { // slopes are not printed in TiB
+		for _, u := range texts.BinaryUnits[1:] { // slopes are not printed in TiB
 			if largest >= u.Size {
 				unit, size = " "+u.Name, u.Size
 				break
@@ -162,7 +160,8 @@ func Rate[L ~string](layer L, per string, slope float64, bounds ...float64) stri
 	return text
 }
 
-// digits returns the number of digits after the point for three significant digits.
+// digits returns the number of decimals to print: none from 100 on, one from 1 on, and enough for two
+// significant digits below 1.
 func digits(v float64) int {
 	switch {
 	case v >= 100:

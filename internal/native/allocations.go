@@ -16,14 +16,11 @@ type Allocations struct {
 	// has an entry for each iteration.
 	Name, Type string
 	Allocator  string
-	// Begin and End limit the time of the operation, in microseconds on the clock of the records.
+	// Begin and End are the start and the end of the operation, in microseconds on the clock of the records.
 	Begin, End int64
 	// Outputs is the size of the operation's outputs, including outputs that use the memory of an
 	// input.
 	Outputs memory.Bytes
-	// InUse is the amount allocated in the whole process at the end of the operation, or 0 if the
-	// allocator does not count.
-	InUse memory.Bytes
 	// Records are in no order. Memory that outlives the execution has no deallocation.
 	Records []Record
 }
@@ -64,7 +61,6 @@ func allocations(node *stats.NodeExecStats, m *stats.AllocatorMemoryUsed) Alloca
 	a := Allocations{
 		Name: node.GetNodeName(), Type: typeOf(node), Allocator: m.GetAllocatorName(),
 		Begin: begin / 1000, End: (begin + node.GetAllEndRelNanos()) / 1000,
-		InUse: memory.Bytes(m.GetAllocatorBytesInUse()),
 	}
 	for _, output := range node.GetOutput() {
 		d := output.GetTensorDescription().GetAllocationDescription()

@@ -7,7 +7,6 @@ package native
 import (
 	"errors"
 
-	"steadyfit/gpuopts"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
@@ -22,7 +21,7 @@ func Source() memory.Source {
 		malloc(add)
 		c := tfbind.Live()
 		add(memlayer.LiveBytes, memory.Known(memory.Bytes(c.TensorBytes+c.StepBytes)))
-		add(memlayer.LiveCount, memory.Known(memory.Bytes(c.Tensors+c.Steps+c.Sessions+c.Graphs+c.Eagers+c.EagerFrames)))
+		add(memlayer.LiveCount, memory.Known(memory.Bytes(c.Tensors+c.Steps+c.Sessions+c.Graphs)))
 		add(memlayer.GraphOperations, memory.Known(memory.Bytes(c.Operations)))
 		add(memlayer.Executors, memory.Known(memory.Bytes(c.Executors)))
 	}
@@ -60,8 +59,8 @@ const MaxMmapThreshold memory.Bytes = tfprocess.MaxMmapThreshold
 func SetMmapThreshold(size memory.Bytes) error {
 	on, _ := tfprocess.OneDNN()
 	env, _ := tfprocess.Environment()
-	_, missing, err := gpuopts.With(env, []gpuopts.Variable{{Name: "TF_ONEDNN_USE_SYSTEM_ALLOCATOR", Value: "1"}})
-	if on && (err != nil || len(missing) > 0) {
+	system, _ := tfprocess.ParseBool(tfprocess.Lookup(env, "TF_ONEDNN_USE_SYSTEM_ALLOCATOR"))
+	if on && !system {
 		return errors.New("TensorFlow takes large blocks from oneDNN's pool")
 	}
 	return tfprocess.SetMmapThreshold(int(size))

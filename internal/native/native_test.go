@@ -44,7 +44,8 @@ func TestSource(t *testing.T) {
 		assert.Equal(t, before.Get(layer), after.Get(layer), layer)
 	}
 	m, ok := tfbind.MallocInfo()
-	for layer, amount := range map[memory.Layer]int64{memory.MallocUsed: m.InUse, memory.MallocFree: m.Free, memlayer.MallocArenas: m.Arenas} {
+	for layer, amount := range map[memory.Layer]int64{memory.MallocUsed: m.InUse, memory.MallocFree: m.Free,
+		memlayer.MallocArenas: m.Arenas} {
 		assert.Equal(t, amount >= 0, during.Get(layer).OK, layer)
 	}
 	if !ok {

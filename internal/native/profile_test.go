@@ -33,7 +33,8 @@ func TestProfileWriter(t *testing.T) {
 	w := native.NewProfileWriter(&file)
 	for i := range int64(5) {
 		before := file.Len()
-		step := native.Profiled{First: i, Last: i, Began: time.Unix(0, 0), Ended: time.Unix(0, 50_000), Metadata: [][]byte{metadata}}
+		step := native.Profiled{First: i, Last: i, Began: time.Unix(0, 0), Ended: time.Unix(0, 50_000),
+			Metadata: [][]byte{metadata}}
 		require.NoError(t, w.Write(step))
 		require.Greater(t, file.Len()-before, 15_000)
 	}
@@ -53,13 +54,15 @@ func TestProfileWriter(t *testing.T) {
 			rows[e.Tid]++
 		}
 	}
-	assert.Equal(t, map[string]int{"M process_name": 2, "X step 0": 1, "X step 1": 1, "X step 2": 1, "X step 3": 1, "X step 4": 1, "X MatMul": 500}, count)
+	assert.Equal(t, map[string]int{"M process_name": 2, "X step 0": 1, "X step 1": 1, "X step 2": 1, "X step 3": 1,
+		"X step 4": 1, "X MatMul": 500}, count)
 	assert.GreaterOrEqual(t, len(rows), 2)
 
 	full := errors.New("no space")
 	w = native.NewProfileWriter(failing{full})
 	assert.ErrorIs(t, errors.Join(w.Write(native.Profiled{Metadata: [][]byte{metadata}}), w.End()), full)
-	assert.ErrorContains(t, native.NewProfileWriter(&file).Write(native.Profiled{Metadata: [][]byte{{1}}}), "read RunMetadata")
+	assert.ErrorContains(t, native.NewProfileWriter(&file).Write(native.Profiled{Metadata: [][]byte{{1}}}),
+		"read RunMetadata")
 }
 
 type failing struct{ err error }

@@ -9,8 +9,8 @@ import (
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/dtype"
 	"steadyfit/memory"
-	"steadyfit/tfbind"
 )
 
 // Use is what a traced execution used of one of TensorFlow's allocators.
@@ -48,7 +48,7 @@ type Trace struct {
 	// Floating counts the operations with floating-point outputs by the element type of the first
 	// output. Matrix counts those that multiply matrices or convolve, including gradients but not
 	// XLA-compiled code. Operations of a branch that was not taken have no outputs.
-	Floating, Matrix map[tfbind.DType]int
+	Floating, Matrix map[dtype.DType]int
 }
 
 // ReadTrace parses the serialized tensorflow.RunMetadata of [steadyfit/tfbind.Step.Trace].
@@ -57,7 +57,8 @@ func ReadTrace(metadata []byte) (Trace, error) {
 	if err := proto.Unmarshal(metadata, &run); err != nil {
 		return Trace{}, fmt.Errorf("read RunMetadata: %w", err)
 	}
-	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Floating: map[tfbind.DType]int{}, Matrix: map[tfbind.DType]int{}}
+	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Floating: map[dtype.DType]int{},
+		Matrix: map[dtype.DType]int{}}
 	last := map[string]int64{} // end time of the operation that reported InUse
 	for _, device := range run.GetStepStats().GetDevStats() {
 		for _, node := range device.GetNodeStats() {
@@ -108,7 +109,7 @@ func (t *Trace) count(node *stats.NodeExecStats) {
 		t.Casts++
 	}
 	for _, output := range node.GetOutput() {
-		d := tfbind.DType(output.GetTensorDescription().GetDtype())
+		d := dtype.DType(output.GetTensorDescription().GetDtype())
 		if !floating(d) {
 			continue
 		}
@@ -120,13 +121,14 @@ func (t *Trace) count(node *stats.NodeExecStats) {
 	}
 }
 
-func floating(d tfbind.DType) bool {
-	return d == tfbind.Float32 || d == tfbind.Float64 || d == tfbind.Float16 || d == tfbind.BFloat16
+func floating(d dtype.DType) bool {
+	return d == dtype.Float32 || d == dtype.Float64 || d == dtype.Float16 || d == dtype.BFloat16
 }
 
 // matrix reports whether operations of a type multiply matrices or convolve, including fused operations
 // (_FusedConv2D) and recurrent ones (CudnnRNN).
 func matrix(kind string) bool {
-	return slices.ContainsFunc([]string{"MatMul", "Einsum", "Conv1D", "Conv2D", "Conv2d", "Conv3D", "CudnnRNN", "BlockLSTM", "LSTMBlock", "GRUBlock"},
+	return slices.ContainsFunc([]string{"MatMul", "Einsum", "Conv1D", "Conv2D", "Conv2d", "Conv3D", "CudnnRNN",
+		"BlockLSTM", "LSTMBlock", "GRUBlock"},
 		func(part string) bool { return strings.Contains(kind, part) })
 }

@@ -17,6 +17,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/native"
 	"steadyfit/internal/tflibrary"
 	"steadyfit/memory"
@@ -60,9 +61,9 @@ func trace(t *testing.T, model *savedmodels.Model, config []byte) []byte {
 			shape, n = append(shape, d), n*d
 		}
 		switch in.DType {
-		case tfbind.Float32:
+		case dtype.Float32:
 			require.NoError(t, step.Set(i, make([]float32, n), shape...))
-		case tfbind.Int64:
+		case dtype.Int64:
 			require.NoError(t, step.Set(i, make([]int64, n), shape...))
 		default:
 			t.Fatalf("input %s is of %s", in.Name, in.DType)
@@ -156,7 +157,8 @@ func TestReadTraceAllocators(t *testing.T) {
 			{AllStartNanos: 100, AllEndRelNanos: 50, Memory: []*alloc.AllocatorMemoryUsed{
 				{AllocatorName: "pool", TotalBytes: 300, AllocatorBytesInUse: 1000, AllocationRecords: records(7, 300, 9, -300)}}},
 			{AllStartNanos: 110, AllEndRelNanos: 20, Memory: []*alloc.AllocatorMemoryUsed{
-				{AllocatorName: "pool", TotalBytes: 500, AllocatorBytesInUse: 1500, AllocationRecords: records(5, 400, 7, -400, 8, 100)},
+				{AllocatorName: "pool", TotalBytes: 500, AllocatorBytesInUse: 1500,
+					AllocationRecords: records(5, 400, 7, -400, 8, 100)},
 				{AllocatorName: "plain", TotalBytes: 64, AllocationRecords: records(5, 64)}}},
 			{AllStartNanos: 120},
 		}},
@@ -208,7 +210,8 @@ func TestReadTraceRewrites(t *testing.T) {
 	}{
 		{"bfloat16", gpuopts.Options{Precision: gpuopts.BFloat16}, func(r native.Trace) int { return r.BFloat16Casts }},
 		{"float16", gpuopts.Options{Precision: gpuopts.Float16CPU}, func(r native.Trace) int { return r.Float16Casts }},
-		{"recomputation", gpuopts.Options{MemoryOptimization: "recomputation"}, func(r native.Trace) int { return r.Recomputed }},
+		{"recomputation", gpuopts.Options{MemoryOptimization: "recomputation"},
+			func(r native.Trace) int { return r.Recomputed }},
 		{"XLA", gpuopts.Options{XLA: "on-2"}, func(r native.Trace) int { return r.XLAClusters }},
 		{"no rewriting", gpuopts.Options{GrapplerOff: true}, func(r native.Trace) int { return r.Calls }},
 	} {
@@ -232,11 +235,12 @@ func TestReadTraceRecorded(t *testing.T) {
 	}{
 		{"float32", gpuopts.Options{}, native.Trace{
 			Operations: 318, Devices: map[string]int{cpu: 318}, OneDNN: 10,
-			Matrix: map[tfbind.DType]int{tfbind.Float32: 8}, Floating: map[tfbind.DType]int{tfbind.Float32: 193},
+			Matrix: map[dtype.DType]int{dtype.Float32: 8}, Floating: map[dtype.DType]int{dtype.Float32: 193},
 		}},
 		{"bfloat16", gpuopts.Options{Precision: gpuopts.BFloat16}, native.Trace{
 			Operations: 333, Devices: map[string]int{cpu: 333}, OneDNN: 10, BFloat16Casts: 11, Casts: 14,
-			Matrix: map[tfbind.DType]int{tfbind.BFloat16: 8}, Floating: map[tfbind.DType]int{tfbind.Float32: 173, tfbind.BFloat16: 35},
+			Matrix:   map[dtype.DType]int{dtype.BFloat16: 8},
+			Floating: map[dtype.DType]int{dtype.Float32: 173, dtype.BFloat16: 35},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

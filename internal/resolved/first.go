@@ -2,20 +2,14 @@ package resolved
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
-	"slices"
-	"strings"
 
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/gpuopts"
-	"steadyfit/internal/wire"
 	"steadyfit/option"
 )
 
@@ -36,41 +30,13 @@ func Later(first, config []byte) error {
 		}
 		errs = append(errs, &option.Error{
 			Option: now.option, Value: value,
-			Reason: fmt.Sprintf("TensorFlow sets up %s once per process, and the first session did so with %s", now.what, cmp.Or(was, "TensorFlow's default")),
-			Fix:    now.fix, Err: gpuopts.ErrTooLate,
+			Reason: fmt.Sprintf("TensorFlow sets up %s once per process, and the first session did so with %s", now.what,
+				cmp.Or(was, "TensorFlow's default")),
+			Fix: now.fix, Err: gpuopts.ErrTooLate,
 		})
 	}
 	return errors.Join(errs...)
 }
-
-// Unlimited returns the name of the allocator if it does not limit GPU memory: "cuda_malloc_async" or
-// "cuda_malloc", which replace BFC (gpu_process_state.cc). Otherwise it returns "". first is the
-// serialized ConfigProto of the process's first session, and env its environment.
-func Unlimited(first []byte, env []string) string {
-	allocator := ""
-	for _, kv := range slices.Backward(env) { // the first entry for a name counts
-		if name, value, _ := strings.Cut(kv, "="); name == "TF_GPU_ALLOCATOR" {
-			allocator = value
-		}
-	}
-	switch allocator {
-	case cudaMallocAsync, "cuda_malloc":
-		return allocator
-	case "memory_guard": // wraps BFC
-		return ""
-	}
-	var config pb.ConfigProto
-	if err := proto.Unmarshal(first, &config); err == nil && config.GetGpuOptions().GetExperimental().GetUseCudaMallocAsync() {
-		return cudaMallocAsync
-	}
-	return ""
-}
-
-const cudaMallocAsync = "cuda_malloc_async"
-
-// hostMemoryLimit is the field gpu_host_mem_limit_in_mb of GPUOptions.Experimental, which the generated
-// Go types lack.
-const hostMemoryLimit protowire.Number = 13
 
 // settled is an option that TensorFlow reads only from the first session. Zero means TensorFlow's
 // default.
@@ -94,7 +60,7 @@ func processWide(c *pb.ConfigProto) []settled {
 	experimental := gpu.GetExperimental()
 	allocator := gpu.GetAllocatorType()
 	if experimental.GetUseCudaMallocAsync() {
-		allocator = cudaMallocAsync
+		allocator = "cuda_malloc_async"
 	}
 	inter := c.GetInterOpParallelismThreads()
 	if c.GetUsePerSessionThreads() {
@@ -103,13 +69,6 @@ func processWide(c *pb.ConfigProto) []settled {
 	var virtual [][]float32
 	for _, d := range experimental.GetVirtualDevices() {
 		virtual = append(virtual, d.GetMemoryLimitMb())
-	}
-	var limit float32
-	var err error // the message was parsed before
-	for f := range wire.Fields(experimental.ProtoReflect().GetUnknown(), &err, func(_ int, cause error) error { return cause }) {
-		if f.Num == hostMemoryLimit && f.Typ == protowire.Fixed32Type {
-			limit = math.Float32frombits(binary.LittleEndian.Uint32(f.Raw[len(f.Raw)-4:]))
-		}
 	}
 	return []settled{
 		{"Options.IntraThreads", c.GetIntraOpParallelismThreads(), threads, fix},
@@ -120,6 +79,5 @@ func processWide(c *pb.ConfigProto) []settled {
 		{"Options.VirtualGPUs", virtual, gpus, fix},
 		{"Options.GPUAllocator", allocator, gpus, fix},
 		{"Options.UnifiedMemory", experimental.GetUseUnifiedMemory(), gpus, fix},
-		{"Options.HostMemoryLimit", limit, gpus, fix},
 	}
 }

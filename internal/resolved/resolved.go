@@ -7,15 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/cpu"
-
 	"steadyfit/gpuopts"
-	"steadyfit/internal/english"
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/native"
+	"steadyfit/internal/texts"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/tfbind"
@@ -28,61 +26,26 @@ type Settings struct {
 	TensorFlow string
 	// Devices are TensorFlow's devices. MemoryBytes of a GPU is the limit of its allocator.
 	Devices []tfbind.Device
-	// Unlimited names a GPU allocator without a limit, such as cuda_malloc_async; empty if the
-	// allocator has a limit.
-	Unlimited string
 	// Step describes a traced train step; nil if none was traced. A trace shows neither the operations
 	// in XLA clusters nor a computation in a narrower type inside a kernel. oneDNN can round float32 to
 	// bfloat16 (gpuopts.Options.OneDNNMath), and a GPU can round it to TensorFloat-32.
 	Step *native.Trace
-	// StepsPerExecution is the number of train steps that StepsSignature runs per execution. It
-	// is 0 if steps run one by one or no step was traced. The traced step is always a single
-	// step.
-	StepsPerExecution int
-	StepsSignature    string
-	// Untraced is the reason why no step was traced; empty otherwise.
-	Untraced string
 }
 
 // String returns a one-line summary, such as "CPU; bfloat16 in 5 of 6 matrix operations,
 // float32 in 1; oneDNN in 6 operations; TensorFlow 2.21.0".
 func (r Settings) String() string {
-	parts := []string{r.devices()}
-	if r.StepsPerExecution > 1 {
-		parts = append(parts, fmt.Sprintf("the trace shows a single step, but the training runs %d steps per execution of %s", r.StepsPerExecution, r.StepsSignature))
+	names := ShortNames(r.Devices)
+	for i, d := range r.Devices {
+		if d.Type == "GPU" {
+			names[i] += fmt.Sprintf(" (up to %v)", memory.Bytes(d.MemoryBytes))
+		}
 	}
+	parts := []string{strings.Join(names, ", ")}
 	if r.Step != nil {
 		parts = append(parts, partsOf(r.Step)...)
 	}
-	if r.Untraced != "" {
-		parts = append(parts, "no step was traced: "+strings.Join(strings.Fields(r.Untraced), " "))
-	}
-	if r.TensorFlow != "" {
-		parts = append(parts, "TensorFlow "+r.TensorFlow)
-	}
-	return strings.Join(parts, "; ")
-}
-
-// devices lists the devices. If there are several, the list includes the number of operations of
-// each.
-func (r Settings) devices() string {
-	if len(r.Devices) == 0 {
-		return "no devices"
-	}
-	names := ShortNames(r.Devices)
-	for i, d := range r.Devices {
-		switch {
-		case d.Type != "GPU":
-		case r.Unlimited != "":
-			names[i] += fmt.Sprintf(" (%s, without a limit)", r.Unlimited)
-		default:
-			names[i] += fmt.Sprintf(" (up to %v)", memory.Bytes(d.MemoryBytes))
-		}
-		if len(r.Devices) > 1 && r.Step != nil && len(r.Step.Devices) > 0 {
-			names[i] += fmt.Sprintf(" with %s", english.Count(r.Step.Devices[d.Name], "operation"))
-		}
-	}
-	return strings.Join(names, ", ")
+	return strings.Join(append(parts, "TensorFlow "+r.TensorFlow), "; ")
 }
 
 func partsOf(t *native.Trace) (parts []string) {
@@ -94,7 +57,7 @@ func partsOf(t *native.Trace) (parts []string) {
 		all += n
 	}
 	// Options ask for narrow types, which are therefore listed first.
-	types := slices.SortedFunc(maps.Keys(t.Matrix), func(a, b tfbind.DType) int {
+	types := slices.SortedFunc(maps.Keys(t.Matrix), func(a, b dtype.DType) int {
 		return cmp.Or(cmp.Compare(a.Size(), b.Size()), cmp.Compare(a, b))
 	})
 	switch {
@@ -105,26 +68,17 @@ func partsOf(t *native.Trace) (parts []string) {
 		for _, d := range types {
 			counts = append(counts, fmt.Sprintf("%v in %d", d, t.Matrix[d]))
 		}
-		counts[0] += " of " + english.Count(all, "matrix operation")
+		counts[0] += " of " + texts.Count(all, "matrix operation")
 		parts = append(parts, strings.Join(counts, ", "))
-	case t.XLAClusters == 0:
-		parts = append(parts, "no matrix operations")
 	}
 	if t.Casts > 0 {
-		parts = append(parts, english.Count(t.Casts, "cast"))
+		parts = append(parts, texts.Count(t.Casts, "cast"))
 	}
 	if t.XLAClusters > 0 {
-		parts = append(parts, english.Count(t.XLAClusters, "XLA cluster")+", whose operations are unknown")
+		parts = append(parts, texts.Count(t.XLAClusters, "XLA cluster")+", whose operations are unknown")
 	}
 	if t.OneDNN > 0 {
-		parts = append(parts, "oneDNN in "+english.Count(t.OneDNN, "operation"))
-	}
-	for _, name := range slices.Sorted(maps.Keys(t.Allocators)) {
-		text := "allocator " + name
-		if peak := t.Allocators[name].Peak; peak.OK {
-			text += fmt.Sprintf(" (peak %v)", peak.Bytes)
-		}
-		parts = append(parts, text)
+		parts = append(parts, "oneDNN in "+texts.Count(t.OneDNN, "operation"))
 	}
 	return parts
 }
@@ -134,15 +88,13 @@ var ErrNoGPU = errors.New("TensorFlow has no GPU here")
 
 // Missing returns a warning for each option without effect, such as a precision in which no
 // matrix operation ran, XLA that compiled nothing, or a GPU option without a GPU. It does not
-// report effects that a trace cannot show. These include precision and XLA with several steps
-// per execution.
+// report effects that a trace cannot show.
 func (r Settings) Missing(o gpuopts.Options) (list []*option.Error) {
 	warn := func(setting, format string, args ...any) {
 		list = append(list, option.New(setting, fmt.Sprintf(format, args...), ""))
 	}
-	gpus := HasGPU(r.Devices)
 	required, settings := o.ForGPU()
-	if len(r.Devices) > 0 && !gpus {
+	if len(r.Devices) > 0 && !HasGPU(r.Devices) {
 		for _, setting := range settings {
 			warn(setting, "it has no effect: %v, only %s", ErrNoGPU, strings.Join(ShortNames(r.Devices), ", "))
 		}
@@ -151,48 +103,28 @@ func (r Settings) Missing(o gpuopts.Options) (list []*option.Error) {
 	if t == nil || len(t.Devices) == 0 {
 		return list
 	}
-	single := r.StepsPerExecution < 2
-	if narrow, rewritten := narrowTypes[o.Precision]; single && rewritten {
-		if why := whyNot(t, narrow); why != "" {
-			warn("Options.Precision "+string(o.Precision), "%s", why)
-		}
+	if d, rewritten := narrowTypes[o.Precision]; rewritten && t.Matrix[d] == 0 && (t.XLAClusters == 0 || t.Casts == 0) {
+		warn("Options.Precision "+string(o.Precision), "no matrix operation ran in %v: the model may fix the types of its "+
+			"operations, or the processor may not compute in it; steadyfit doctor reports what the processor has", d)
 	}
-	if single && (o.XLA == "on-1" || o.XLA == "on-2") && t.XLAClusters == 0 {
-		warn("Options.XLA "+string(o.XLA), "nothing was compiled: TensorFlow found no group of at least {Options.XLAMinCluster} operations that XLA can compile")
+	if (o.XLA == "on-1" || o.XLA == "on-2") && t.XLAClusters == 0 {
+		warn("Options.XLA "+string(o.XLA), "nothing was compiled: TensorFlow found no group of operations that is large "+
+			"enough for XLA")
 	}
-	if gpus && !slices.ContainsFunc(r.Devices, func(d tfbind.Device) bool { return d.Type == "GPU" && t.Devices[d.Name] > 0 }) {
-		if len(required) > 0 {
-			settings = required[:1]
-		}
-		for _, setting := range settings {
-			warn(setting, "no operation ran on a GPU: the model was exported with its operations placed on the CPU, or has no operations for a GPU")
+	if HasGPU(r.Devices) && !slices.ContainsFunc(r.Devices, func(d tfbind.Device) bool {
+		return d.Type == "GPU" && t.Devices[d.Name] > 0
+	}) {
+		for _, setting := range append(required, settings...) {
+			warn(setting, "no operation ran on a GPU: the model was exported with its operations placed on the CPU, or has "+
+				"no operations for a GPU")
 		}
 	}
 	return list
 }
 
 // narrowTypes has the element type of each 16-bit precision.
-var narrowTypes = map[gpuopts.Precision]tfbind.DType{
-	gpuopts.BFloat16: tfbind.BFloat16, gpuopts.Float16CPU: tfbind.Float16, gpuopts.Float16GPU: tfbind.Float16,
-}
-
-// whyNot returns why no matrix operation ran in type d. It returns "" if such an operation ran, or
-// if XLA may have compiled one.
-func whyNot(t *native.Trace, d tfbind.DType) string {
-	nothing := fmt.Sprintf("nothing ran in %v: ", d)
-	switch {
-	case t.Matrix[d] > 0 || t.XLAClusters > 0 && t.Casts > 0:
-		return ""
-	case t.Casts > 0 || t.Floating[d] > 0:
-		return fmt.Sprintf("no matrix operation returned %v, although other values are cast to it: the step computes in the original type and also casts", d)
-	case d == tfbind.BFloat16 && t.OneDNN == 0:
-		return nothing + "only oneDNN computes in it, and oneDNN ran no operation; steadyfit doctor reports whether oneDNN is on"
-	case d == tfbind.BFloat16 && runtime.GOARCH == "amd64" && !cpu.X86.HasAVX512F:
-		return nothing + "this CPU has no AVX-512, which oneDNN needs for bfloat16 on most CPUs (tensorflow/core/util/util.cc)"
-	case len(t.Matrix) == 0:
-		return nothing + "the step has no matrix operations that could be rewritten"
-	}
-	return nothing + "the model may fix the types of its operations, or have no operations that TensorFlow considers safe to rewrite (auto_mixed_precision_lists.h)"
+var narrowTypes = map[gpuopts.Precision]dtype.DType{
+	gpuopts.BFloat16: dtype.BFloat16, gpuopts.Float16CPU: dtype.Float16, gpuopts.Float16GPU: dtype.Float16,
 }
 
 // HasGPU reports whether one of the devices is a GPU.

@@ -117,8 +117,9 @@ func Mean(values []float64, confidence float64) (mean, low, high float64) {
 }
 
 // MedianRatio compares two variants measured in the same rounds. It returns the median of a[i]/b[i] and an
-// interval that assumes no distribution: the outermost ratios, which contain the median with a confidence of
-// 1-2^(1-n), or from n = 8 on the second outermost, whose confidence exceeds 0.9.
+// interval that assumes no distribution. Below 8 rounds, the bounds are the least and the greatest ratio,
+// which contain the median with a confidence of 1-2^(1-n). From 8 rounds on, they are the second least and
+// the second greatest, whose confidence exceeds 0.9.
 func MedianRatio(a, b []float64) (ratio, low, high float64) {
 	ratios := make([]float64, len(a))
 	for i := range a {

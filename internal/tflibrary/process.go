@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // inProcess returns the path of a TensorFlow library that the linker or another binding has
@@ -46,9 +47,30 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
+// leastSpace is the address space for TensorFlow and the smallest models. With 2.9 GiB, TensorFlow 2.21 aborted.
+const leastSpace = 4 << 30
+
+// checkProcess returns an error where TensorFlow would end the process instead of returning one.
+func checkProcess() error {
+	for _, path := range []string{"/proc/self/exe", "/dev/urandom"} {
+		if _, err := os.Lstat(path); err != nil {
+			return &LoadError{Problem: fmt.Sprintf("TensorFlow aborts without %s: mount /proc and /dev: %v", path, err)}
+		}
+	}
+	var space syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_AS, &space); err == nil && space.Cur < leastSpace {
+		return &LoadError{Problem: fmt.Sprintf("the limit of the address space (ulimit -v) is %.1f GiB, and TensorFlow "+
+			"needs at least %d GiB: raise it (ulimit -v unlimited)", float64(space.Cur)/(1<<30), leastSpace>>30)}
+	}
+	return nil
+}
+
 // Choose works like Locate, but if the process has loaded a TensorFlow, it returns that one or an
 // error. Two TensorFlow libraries in one process would share some symbols and not others.
 func Choose(path string) (Location, error) {
+	if err := checkProcess(); err != nil {
+		return Location{}, err
+	}
 	there := inProcess()
 	if there == "" {
 		return Locate(path)
@@ -64,8 +86,10 @@ func Choose(path string) (Location, error) {
 	l, err := Locate(path)
 	if err == nil && !sameFile(l.Library, there) {
 		return Location{}, &LoadError{
-			Problem: fmt.Sprintf("%s names %s, but the program or another binding has already loaded %s", l.Source, l.Library, there),
-			Fix:     "a process can load only one TensorFlow: name the loaded one or none, or make the other binding use this one",
+			Problem: fmt.Sprintf("%s names %s, but the program or another binding has already loaded %s", l.Source, l.Library,
+				there),
+			Fix: "a process can load only one TensorFlow: name the loaded one or none, or make the other binding use " +
+				"this one",
 		}
 	}
 	return l, err

@@ -12,11 +12,12 @@ func TestMappedLibrary(t *testing.T) {
 	const rest = "7f0000000000-7f0000001000 r-xp 00000000 fd:01 42      "
 	for maps, want := range map[string]string{
 		"": "",
-		rest + "/usr/lib/libc.so.6\n" + rest + "\n" + rest + "[heap]\n":                                             "",
-		rest + "/opt/tf/libtensorflow_framework.so.2\n":                                                             "",
-		rest + "/opt/libtensorflow.so.txt/other.so\n":                                                               "",
-		rest + "/opt/tf/libtensorflow_framework.so.2\n" + rest + "/opt/my tf/libtensorflow_cc.so.2\n" + rest + "\n": "/opt/my tf/libtensorflow_cc.so.2",
-		rest + "/usr/lib/libtensorflow.so.2.16.1\n":                                                                 "/usr/lib/libtensorflow.so.2.16.1",
+		rest + "/usr/lib/libc.so.6\n" + rest + "\n" + rest + "[heap]\n": "",
+		rest + "/opt/tf/libtensorflow_framework.so.2\n":                 "",
+		rest + "/opt/libtensorflow.so.txt/other.so\n":                   "",
+		rest + "/opt/tf/libtensorflow_framework.so.2\n" + rest + "/opt/my tf/libtensorflow_cc.so.2\n" + rest +
+			"\n": "/opt/my tf/libtensorflow_cc.so.2",
+		rest + "/usr/lib/libtensorflow.so.2.16.1\n": "/usr/lib/libtensorflow.so.2.16.1",
 	} {
 		require.Equal(t, want, mappedLibrary(maps), maps)
 	}

@@ -112,7 +112,8 @@ func Locate(path string) (Location, error) {
 			return Location{}, &LoadError{
 				Problem: named.source + " " + named.path + " cannot be used: " + reason,
 				Tried:   []Attempt{{named.source, named.path, reason}},
-				Fix:     "name a TensorFlow library, a folder that holds libtensorflow_cc.so.2 and libtensorflow_framework.so.2, or a site-packages/tensorflow; or leave it out to search",
+				Fix: "name a TensorFlow library, a folder that holds libtensorflow_cc.so.2 and " +
+					"libtensorflow_framework.so.2, or a site-packages/tensorflow; or leave it out to search",
 			}
 		}
 		l.Source = named.source
@@ -236,7 +237,8 @@ func pythonPackages() ([]string, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, python, "-c",
-		"import importlib.util as u; s = u.find_spec('tensorflow'); print(s.submodule_search_locations[0] if s else '')").Output()
+		"import importlib.util as u; s = u.find_spec('tensorflow'); "+
+			"print(s.submodule_search_locations[0] if s else '')").Output()
 	if err != nil {
 		return nil, python + " failed: " + err.Error()
 	}

@@ -1,4 +1,5 @@
-// Package tfprocess has functions, for packages of this module only, that report on TensorFlow and
+// Package tfprocess is about the process that TensorFlow runs in: its environment variables, which it reads as
+// TensorFlow does, the malloc libraries that can be preloaded, and functions that report on TensorFlow and
 // malloc in this process or change their settings. Importing package tfbind sets the functions.
 package tfprocess
 
@@ -13,7 +14,7 @@ var OneDNN func() (on, known bool)
 var Environment func() (env []string, ok bool)
 
 // FirstSession returns the serialized tensorflow.ConfigProto and the environment at the time of
-// the first session or eager context that was opened. TensorFlow sets up its devices and their
+// the first session that was opened. TensorFlow sets up its devices and their
 // threads with them. ok is false if there was none.
 var FirstSession func() (config []byte, env []string, ok bool)
 
@@ -21,6 +22,9 @@ var FirstSession func() (config []byte, env []string, ok bool)
 // estimated from samples. It reports whether malloc is jemalloc with profiling, which
 // MALLOC_CONF=prof:true turns on at the start of the process.
 var DumpHeap func(path string) bool
+
+// FunctionAt returns the symbol of the native function at an address of this process, or "".
+var FunctionAt func(address uintptr) string
 
 // MaxMmapThreshold is the largest threshold, in bytes, for [SetMmapThreshold]. It is the limit
 // of glibc's own adjustment (DEFAULT_MMAP_THRESHOLD_MAX).

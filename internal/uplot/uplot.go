@@ -41,7 +41,8 @@ func Template(files fs.FS, funcs template.FuncMap) *template.Template {
 		"style": func() template.CSS { return template.CSS(libraryStyle + pageStyle + read("page.css")) },
 		"script": func() template.JS {
 			_, chart, _ := strings.Cut(library, "*/")
-			return template.JS("/* uPlot 1.6.32, MIT License, (c) 2022 Leon Sorokin */" + chart + "\n" + charts + read("page.js"))
+			return template.JS("/* uPlot 1.6.32, MIT License, (c) 2022 Leon Sorokin */" + chart + "\n" + charts +
+				read("page.js"))
 		},
 	}).ParseFS(files, "page.tmpl"))
 }

@@ -124,14 +124,14 @@ def test_a_compiled_model_gets_a_new_optimizer(tmp_path, load, random):
             {"lora": "4:query"},
             r"lora target 'query' matches no layer.*block/first, block/second, head",
         ),
-        ({"lora": "4:norm"}, r"block/norm of type BatchNormalization has no enable_lora"),
-        ({"lora": "4:head", "train_only": "head"}, "'head' is a lora target, and train_only"),
+        ({"lora": "4:norm"}, "'norm' matches no layer with enable_lora"),
+        ({"lora": "4:head", "train_only": "head"}, "'head' matches no layer with enable_lora that train_only leaves"),
+        ({"lora": 4, "train_only": "first,second,head"}, r"target '\*' matches no layer with enable_lora"),
         ({"lora": "0"}, r"expected RANK\[:TARGETS\]"),
         ({"lora": "rank"}, r"expected RANK\[:TARGETS\]"),
         ({"lora": "4:"}, r"expected RANK\[:TARGETS\]"),
-        ({"lora": "4:secnod"}, r"those with enable_lora are block/second, block/first, head"),
         ({"train_only": "tail"}, "'tail' matches no weight that can be trained.*head"),
-        ({"train_only": ""}, "has no pattern"),
+        ({"train_only": ""}, "has a pattern"),
         ({"quantize": "int8"}, "quantize needs lora or train_only"),
         ({"quantize": "int4", "lora": 2}, "expected int8"),
     ],
@@ -140,17 +140,6 @@ def test_what_cannot_be_adapted_is_refused(tmp_path, options, message):
     with pytest.raises(export.UsageError, match=message):
         export.export(network(), tmp_path / "m", optimizer="adam", loss=LOSS, **options)
     assert not (tmp_path / "m").exists()
-
-
-def test_a_layer_that_refuses_lora_is_named(tmp_path):
-    model = network(kernel_constraint=keras.constraints.NonNeg())
-    with pytest.raises(export.Refusal, match=r"(?s)'block/first' \(Dense\).*kernel constraints"):
-        export.export(model, tmp_path / "m", optimizer="adam", loss=LOSS, lora=2)
-
-
-def test_a_module_is_not_adapted(tmp_path):
-    with pytest.raises(export.UsageError, match="quantize, train_only and remat do not apply"):
-        export.export(tf.Module(), tmp_path / "m", lora=2)
 
 
 def test_the_command_adapts(tmp_path, capsys):

@@ -14,6 +14,7 @@ import tensorflow as tf
 from conftest import close, same
 
 import export
+from steadyfit_export.step import KerasProgram
 
 
 def dense(activation: str | None = None, **options) -> keras.Model:
@@ -182,7 +183,7 @@ def test_schedule_has_no_set_learning_rate(tmp_path, load, random):
         dense(), tmp_path / "m", optimizer=keras.optimizers.SGD(schedule), loss=logits_loss()
     )
     assert "set_learning_rate" not in report.signatures
-    with pytest.raises(export.UsageError, match="learning rate"):
+    with pytest.raises(TypeError, match="LearningRateSchedule"):
         export.export(
             dense(),
             tmp_path / "n",
@@ -700,13 +701,6 @@ def test_weights_of_16_bits_are_refused(tmp_path):
             keras.config.set_dtype_policy("float32")
         with pytest.raises(export.Refusal, match=name):
             export.export(model, tmp_path / "m", optimizer="sgd", loss=logits_loss())
-    with pytest.raises(export.UsageError, match="mixed_float16"), export.dtype_policy("float16"):
-        pass
-
-
-def test_unknown_policy():
-    with pytest.raises(export.UsageError, match="mixed_float16"), export.dtype_policy("float12"):
-        pass
 
 
 def test_subclassed_model_with_given_inputs(tmp_path, load, random):
@@ -751,92 +745,6 @@ def test_fine_tuning_keeps_frozen_layers_and_the_compiled_optimizer(tmp_path, lo
     assert frozen and not same({n: before[n] for n in frozen}, {n: after[n] for n in frozen})
     (kernel,) = [n for n in after if n.endswith("dense_1/kernel") and "accum" not in n]
     np.testing.assert_allclose(after[kernel], model.layers[1].kernel, rtol=1e-4, atol=1e-6)
-
-
-# --- a tf.Module with its own step ------------------------------------------------------
-
-
-class Line(tf.Module):
-    """y = w x, with a Keras optimizer whose variables tf.Module does not find."""
-
-    def __init__(self, track: bool) -> None:
-        super().__init__()
-        self.dense = keras.layers.Dense(1)
-        self.dense.build((None, 2))
-        self.optimizer = keras.optimizers.Adam(0.1)
-        self.optimizer.build(self.dense.trainable_variables)
-        if track:
-            variables = self.dense.variables + self.optimizer.variables
-            self.state = [v.value for v in variables]
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, 2], tf.float32, name="point"),
-            tf.TensorSpec([None, 1], tf.float32, name="value"),
-        ]
-    )
-    def train(self, point, value):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((self.dense(point) - value) ** 2)
-        weights = self.dense.trainable_variables
-        self.optimizer.apply(tape.gradient(loss, [w.value for w in weights]), weights)
-        return {"loss": loss}
-
-
-def test_verify_refuses_an_untracked_optimizer(tmp_path, load):
-    """TensorFlow saves it without a warning; the first step would fail."""
-    module = Line(track=False)
-    tf.saved_model.save(module, str(tmp_path / "m"), signatures={"train": module.train})
-    with pytest.raises(export.Refusal, match="not part of the SavedModel's checkpoint") as refused:
-        export.verify(tmp_path / "m")
-    assert "momentum" in refused.value.found
-    assert "optimizer.variables" in refused.value.do
-    with pytest.raises(tf.errors.FailedPreconditionError):
-        ones = np.ones((2, 2), "float32")
-        load(tmp_path / "m").run("train", point=ones, value=ones[:, :1])
-
-
-def test_verify_accepts_a_tracked_one(tmp_path):
-    module = Line(track=True)
-    tf.saved_model.save(module, str(tmp_path / "m"), signatures={"train": module.train})
-    assert "a step repeats after save and restore" in export.verify(tmp_path / "m")
-
-
-def test_module_is_tracked_by_the_exporter(tmp_path, load, random):
-    report = export.export(Line(track=False), tmp_path / "m", xla_batch=4)
-    assert list(report.signatures) == ["train", "train_n", "train_xla"]
-    assert report.metadata["inputs"]["point"] == {"dtype": "float32", "shape": [-1, 2]}
-    x = random.normal(size=(3, 4, 2)).astype("float32")
-    y = x.sum(axis=2, keepdims=True)
-    one, many = load(tmp_path / "m"), load(tmp_path / "m")
-    losses = [one.run("train", point=p, value=v)["loss"] for p, v in zip(x, y, strict=True)]
-    together = many.run("train_n", point=x, value=y)["loss"]
-    assert together == pytest.approx(np.mean(losses), rel=1e-5)
-
-
-def test_rate_of_a_module_is_fed_once_for_n_steps(tmp_path, load):
-    class Slope(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = tf.Variable(0.0)
-
-        @tf.function(
-            input_signature=[
-                tf.TensorSpec([None], tf.float32, name="x"),
-                tf.TensorSpec([], tf.float32, name="learning_rate"),
-            ]
-        )
-        def train_step(self, x, learning_rate):
-            self.w.assign_add(learning_rate * tf.reduce_sum(x))
-            return {"loss": self.w}
-
-    report = export.export(Slope(), tmp_path / "m", xla_batch=2, xla_steps=3)
-    expected = {"x": "float32[?,?]", "learning_rate": "float32[]"}
-    assert report.signatures["train_n"]["inputs"] == expected
-    for name in ("train_n", "train_n_xla"):
-        ones = np.ones((3, 2), "float32")
-        # Three steps of 0.5 x 2, the loss after each being 1, 2, 3.
-        assert load(tmp_path / "m").run(name, x=ones, learning_rate=0.5)["loss"] == 2.0
 
 
 # --- refusals ---------------------------------------------------------------------------
@@ -902,9 +810,11 @@ def _unused():
     return keras.Model(x, keras.layers.Add()([used, still]))
 
 
-def _reserved():
+def test_reserved_names_of_inputs(tmp_path):
     inputs = [keras.Input((6,), name="seed"), keras.Input((6,), name="other")]
-    return keras.Model(inputs, keras.layers.Dense(3)(inputs[0] + inputs[1]))
+    model = keras.Model(inputs, keras.layers.Dense(3)(inputs[0] + inputs[1]))
+    with pytest.raises(export.UsageError, match="reserved name 'seed'"):
+        export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
 
 
 @pytest.mark.parametrize(
@@ -914,17 +824,14 @@ def _reserved():
         (_frozen, "nothing to train"),
         (_python, "leaves TensorFlow"),
         (_table, "leaves TensorFlow"),
-        (_lazy, "variables appear"),
+        (_lazy, "does not run inside a graph"),
         (_unused, "no gradient"),
-        (_reserved, "reserved name"),
     ],
 )
 def test_refuses_models(tmp_path, make, what):
     with pytest.raises(export.Refusal, match=what) as refused:
         export.export(make(), tmp_path / "m", optimizer="adam", loss=logits_loss())
-    for part in (refused.value.where, refused.value.expected, refused.value.found):
-        assert part.strip()
-    assert len(refused.value.do) > 10
+    assert refused.value.found.strip() and len(refused.value.do) > 10
     assert list(tmp_path.iterdir()) == [], "a refusal left files behind"
 
 
@@ -975,10 +882,6 @@ def test_text_of_numbers(tmp_path, load):
     got = loaded.run("predict", x=np.array([[""], ["30"], ["4"]], dtype=object))["output"]
     assert got[0] == got[1] != got[2]
 
-    empty = model(tf.strings.to_number)
-    with pytest.raises(export.Refusal, match="(?s)with words: .*: one.*with numbers: .*correctly"):
-        export.export(empty, tmp_path / "n", optimizer="sgd", loss="mse")
-
 
 def test_unused_weights_are_named_and_can_be_allowed(tmp_path, load, random):
     model = _unused()
@@ -1000,6 +903,7 @@ def test_unused_weights_are_named_and_can_be_allowed(tmp_path, load, random):
         (lambda y, p: tf.reduce_mean((y - p) ** 2, axis=0), "not a scalar"),
         (lambda y, p: (y - p[:, :2]) ** 2, "does not accept"),
         (lambda y, p: tf.reduce_sum((y[:, None] - p[None]) ** 2, axis=-1)[:, :, None], "broadcast"),
+        (lambda y, p: tf.math.log(-1 - tf.reduce_sum((y - p) ** 2, -1)), "not a number"),
     ],
 )
 def test_refuses_losses(tmp_path, loss, what):
@@ -1032,7 +936,7 @@ class Own(keras.Model):
         (lambda loss: {"loss": tf.stack([loss, loss])}, {}, "'loss' is not a scalar"),
         (lambda loss: {"loss": loss.numpy()}, {}, "cannot be traced"),
         (lambda loss: {"error": loss}, {"loss_output": "none"}, "returns error"),
-        (lambda loss: {"loss": loss}, {"loss": "mse"}, "is compiled"),
+        (lambda loss: {"loss": loss}, {"loss": "mse"}, "compile it with"),
         (lambda loss: {"loss": loss}, {"loss_scale_input": True}, "do not apply"),
         (lambda loss: {"loss": loss}, {"class_names": ["a", "b", "c"]}, "compiled with a loss"),
     ],
@@ -1045,7 +949,7 @@ def test_refuses_own_steps_that_cannot_be_exported(tmp_path, logs, options, matc
     assert not (tmp_path / "m").exists()
 
 
-def test_refuses_steps_that_it_would_train_differently(tmp_path):
+def test_refuses_steps_that_differ_from_trace_to_trace(tmp_path):
     class Counting(Own):
         count = 0
 
@@ -1053,44 +957,43 @@ def test_refuses_steps_that_it_would_train_differently(tmp_path):
             self.count += 1
             return {"loss": super().train_step(data)["loss"] + self.count}
 
+    class Either(Own):
+        def train_step(self, data):
+            return super().train_step(data[0] if isinstance(data, tuple) else data)
+
+    for kind, labels, match in ((Counting, {}, "each time"), (Either, None, "--label none")):
+        model = kind(lambda loss: {"loss": loss})
+        model.compile("adam", "mse")
+        with pytest.raises(export.Refusal, match=match):
+            export.export(model, tmp_path / "m", inputs={"x": "float32[6]"}, labels=labels)
+
+
+def test_refuses_steps_that_it_would_train_differently(tmp_path):
     class Driving(Own):
         def fit(self, *args, **kwargs):
             return super().fit(*args, **kwargs)
 
-    class Either(Own):
-        def train_step(self, data):
-            x = data[0] if isinstance(data, tuple) else data
-            return super().train_step(x)
-
-    def logs(loss):
-        return {"loss": loss}
-
-    for model, match in (
-        (Counting(logs), "each time"),
-        (Driving(logs), "its own fit"),
-        (Either(logs), "--label none"),
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+    for kind, optimizer, error, match in (
+        (Driving, "adam", export.Refusal, "its own fit"),
+        (Own, scaling, export.UsageError, "mixed_bfloat16"),
     ):
-        model.compile("adam", "mse")
-        labels = None if isinstance(model, Either) else {}
-        with pytest.raises(export.Refusal, match=match):
-            export.export(model, tmp_path / "m", inputs={"x": "float32[6]"}, labels=labels)
-    half = Own(lambda loss: {"loss": loss})
-    half.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()))
-    with pytest.raises(export.Refusal, match="mixed_bfloat16"):
-        export.export(half, tmp_path / "m", inputs={"x": "float32[6]"})
-    reserved = Own(lambda loss: {"loss": loss, "global_step": loss})
-    reserved.compile("adam")
-    with pytest.raises(export.UsageError, match="reserved name"):
-        export.export(reserved, tmp_path / "m", inputs={"x": "float32[6]"})
+        model = kind(lambda loss: {"loss": loss})
+        model.compile(optimizer)
+        with pytest.raises(error, match=match):
+            export.export(model, tmp_path / "m", inputs={"x": "float32[6]"})
 
 
-@pytest.mark.parametrize(
-    ("names", "match"), [(["my metric"], "without ' '"), (["a/b", "a_b"], "two metrics")]
-)
-def test_refuses_names_of_metrics(tmp_path, names, match):
-    metrics = [keras.metrics.MeanAbsoluteError(name=name) for name in names]
-    with pytest.raises(export.UsageError, match=match):
-        export.export(dense(), tmp_path / "m", optimizer="adam", loss="mse", metrics=metrics)
+def test_names_of_metrics(tmp_path):
+    def exported(*names):
+        metrics = [keras.metrics.MeanAbsoluteError(name=name) for name in names]
+        return export.export(dense(), tmp_path / "m", optimizer="adam", loss="mse", metrics=metrics, check=False)
+
+    with pytest.raises(export.UsageError, match="without ' '"):
+        exported("my metric")
+    report = exported("a/b", "a_b")
+    assert report.metadata["metrics"] == ["a/b", "a_b"]
+    assert report.metadata["names"] == {"a_b": "a/b", "a_b_2": "a_b"}
 
 
 def test_export_leaves_the_model_as_it_was(tmp_path, random):
@@ -1114,7 +1017,7 @@ def test_own_step_without_evaluation_says_so(tmp_path, load, random):
     model = Own(lambda loss: {"error": loss})
     model.compile("adam")
     report = export.export(model, tmp_path / "m", inputs={"x": "float32[6]"}, loss_output="error")
-    assert "no evaluate signature: no loss" in report.notes[-1]
+    assert "no evaluate signature: evaluate: ValueError: No loss to compute" in report.notes[-1]
     assert set(report.signatures) == {
         "train",
         "train_n",
@@ -1135,32 +1038,38 @@ def test_predict_is_the_serving_default(tmp_path, load, random):
     assert not same(loaded.run("predict", x=x), loaded.run("serving_default", x=x))
 
 
-def test_refuses_models_of_keras_2(tmp_path, monkeypatch):
-    from tensorflow.python import keras as inside
-
-    class Stand(tf.Module):
-        """Has the module name of the classes in the package tf_keras."""
-
-    Stand.__module__ = "tf_keras.src.engine.training"
-    for model in (type("Own", (Stand,), {})(), inside.Sequential([inside.layers.Dense(1)])):
-        with pytest.raises(export.Refusal, match="of Keras 2") as refused:
-            export.export(model, tmp_path / "m", optimizer="adam", loss="mse")
-        assert "include_optimizer=False" in refused.value.do
-    monkeypatch.setattr(keras, "__version__", "2.15.0")
-    with pytest.raises(export.Refusal, match="Keras 2 is installed"):
-        export.export(dense(), tmp_path / "m", optimizer="adam", loss="mse")
+def test_refuses_foreign_optimizers(tmp_path):
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(dense().trainable_variables)
+    with pytest.raises(export.Refusal, match="belongs to another model"):
+        export.export(dense(), tmp_path / "m", optimizer=optimizer, loss=logits_loss())
+    with export.dtype_policy("mixed_float16"):
+        half = dense()
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(half.trainable_variables)
+    with pytest.raises(export.Refusal, match="without loss scaling"):
+        export.export(half, tmp_path / "m", optimizer=optimizer, loss=logits_loss())
 
 
-def test_refuses_vector_metrics_and_foreign_optimizers(tmp_path):
+def test_refuses_unequal_parts(tmp_path, monkeypatch):
+    right = KerasProgram.apply
+
+    def twice(self, feeds):
+        for accumulator in self.accumulators:
+            accumulator.assign(2 * accumulator)
+        return right(self, feeds)
+
+    monkeypatch.setattr(KerasProgram, "apply", twice)
+    with pytest.raises(export.Refusal, match="another step than train"):
+        export.export(dense(), tmp_path / "m", optimizer="sgd", loss=logits_loss())
+
+
+def test_refuses_vector_metrics(tmp_path):
     with pytest.raises(export.Refusal, match="'f1_score' is not a scalar"):
         export.export(
             dense("softmax"), tmp_path / "m", optimizer="adam",
             loss="categorical_crossentropy", metrics=[keras.metrics.F1Score()],
         )  # fmt: skip
-    optimizer = keras.optimizers.Adam()
-    optimizer.build(dense().trainable_variables)
-    with pytest.raises(export.Refusal, match="belongs to another model"):
-        export.export(dense(), tmp_path / "m", optimizer=optimizer, loss=logits_loss())
 
 
 def test_metrics_of_dicts_are_refused(tmp_path):
@@ -1175,60 +1084,7 @@ def test_metrics_of_dicts_are_refused(tmp_path):
     model.compile("sgd", "mse", metrics=[Parts(name="parts")])
     with pytest.raises(export.Refusal, match="'parts' is not a scalar") as refused:
         export.export(model, tmp_path / "model")
-    assert "a dict of low, high" in str(refused.value)
-
-
-def test_refuses_modules(tmp_path):
-    class Empty(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
-        def predict(self, x):
-            return {"y": x}
-
-    class Nameless(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32)])
-        def train(self, x):
-            return {"loss": tf.reduce_sum(x)}
-
-    class Ragged(tf.Module):
-        @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.float32)])
-        def train(self, x):
-            return {"loss": tf.reduce_sum(x)}
-
-    class Vector(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
-        def train(self, x):
-            return {"loss": tf.reduce_sum(x, axis=1)}
-
-    class Idle(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = tf.Variable([1.0, 1.0])
-
-        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
-        def train(self, x):
-            return {"loss": tf.reduce_sum(x * self.w)}
-
-    class NotANumber(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = tf.Variable(1.0)
-
-        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
-        def train(self, x):
-            self.w.assign_add(1.0)
-            return {"loss": tf.math.log(-tf.abs(tf.reduce_sum(x)) - 1)}
-
-    for module, what in (
-        (Empty(), "no train step"),
-        (Nameless(), "no name"),
-        (Ragged(), "not one dense tensor"),
-        (Vector(), "not a scalar"),
-        (Idle(), "changes nothing"),
-        (NotANumber(), "not a number"),
-    ):
-        with pytest.raises(export.Refusal, match=what):
-            export.export(module, tmp_path / "m")
-    assert list(tmp_path.iterdir()) == []
+    assert "the result {'low'" in str(refused.value)
 
 
 # --- writing ----------------------------------------------------------------------------
@@ -1254,6 +1110,24 @@ def test_overwrites_only_an_export_and_only_by_force(tmp_path):
         export.export(dense(), home, force=True, **options)
     assert (home / "letters.txt").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["home", "m"]
+
+
+def test_a_failed_rename_keeps_the_earlier_export(tmp_path, monkeypatch):
+    options = {"optimizer": "sgd", "loss": "mse", "check": False, "micro_batches": False}
+    out, rename = tmp_path / "m", pathlib.Path.rename
+    export.export(dense(), out, **options)
+    first = (out / "saved_model.pb").read_bytes()
+
+    def fails(self, target):
+        if (self / "saved_model.pb").read_bytes() != first:
+            raise OSError("no space left")
+        return rename(self, target)
+
+    monkeypatch.setattr(pathlib.Path, "rename", fails)
+    with pytest.raises(OSError, match="no space left"):
+        export.export(dense(kernel_regularizer="l2"), out, force=True, **options)
+    assert (out / "saved_model.pb").read_bytes() == first
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_files_are_small_and_say_what_they_are(tmp_path):

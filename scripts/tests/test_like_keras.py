@@ -50,9 +50,7 @@ def test_a_call_without_training_trains_as_in_keras(tmp_path, load, random, opti
     x, y = data(random)
     model = WithoutTraining(**options)
     model.compile(keras.optimizers.SGD(0.1), "mse")
-    report = export.export(model, tmp_path / "m", inputs={"x": "float32[6]"}, check=False)
-    noted = [n for n in report.notes if "WithoutTraining.call has no argument training" in n]
-    assert len(noted) == (0 if options else 1)
+    export.export(model, tmp_path / "m", inputs={"x": "float32[6]"}, check=False)
     assert trained(load(tmp_path / "m"), x=x, y=y) == pytest.approx(fitted(model, x, y), rel=1e-5)
 
 
@@ -188,9 +186,9 @@ def test_weights_of_losses_are_those_of_compile(tmp_path, load, random, weights,
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"loss_weights": {"head-1": 1.0, "sizes": 2.0}}, "sizes.*the outputs are head_1, size"),
-        ({"loss_weights": [1.0]}, "1 loss_weights for the outputs head_1, size"),
-        ({"loss": {"head": "mse", "size": "mse"}}, "loss for .'head'.*head_1, size"),
+        ({"loss_weights": {"head-1": 1.0, "sizes": 2.0}}, "sizes.*the outputs are head-1, size"),
+        ({"loss_weights": [1.0]}, "1 loss_weights for the outputs head-1, size"),
+        ({"loss": {"head": "mse", "size": "mse"}}, "loss for .'head'.*head-1, size"),
     ],
 )
 def test_names_of_no_output_are_refused(tmp_path, options, match):

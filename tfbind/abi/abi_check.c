@@ -4,7 +4,6 @@
 #include <stdbool.h>
 
 #include "tensorflow/c/c_api.h"
-#include "tensorflow/c/eager/c_api.h"
 #include "tensorflow/c/tf_tensor.h"
 #include "tensorflow/c/tf_tstring.h"
 
@@ -16,7 +15,6 @@
       __builtin_types_compatible_p(__typeof__(&name), result(*) params),      \
       #name ": prototype differs from TensorFlow's header");
 SF_FUNCTIONS(SF_CHECK)
-SF_EAGER_FUNCTIONS(SF_CHECK)
 
 // tfapi.h declares both enums as unsigned int.
 _Static_assert(__builtin_types_compatible_p(TF_Code, unsigned int), "TF_Code");

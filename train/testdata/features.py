@@ -102,7 +102,7 @@ class Model(tf.Module):
             columns = tf.ones(shape)
             h = h - tf.nn.relu(h - 2.0) * tf.reduce_sum(columns, axis=1)
         elif kind == "dynamic shapes":
-            samples, width = tf.unstack(tf.shape(h))
+            samples, width = tf.shape(h)[0], tf.shape(h)[1]
             h = tf.reshape(h, [samples * 2, width // 2])
             h = tf.reshape(h / tf.sqrt(tf.cast(width, tf.float32)), [samples, 16])
             h = h + tf.broadcast_to(self.first[:1, :], [samples, tf.shape(h)[-1]])

@@ -44,7 +44,8 @@ func makePart(dir string, n int, seed uint64) error {
 		return err
 	}
 	x, y := images(n, seed)
-	if err := measuring.WriteArray(filepath.Join(dir, "x.npy"), data.Array{Shape: []int{n, imageSize, imageSize, imageChannels}, Values: x}); err != nil {
+	if err := measuring.WriteArray(filepath.Join(dir, "x.npy"),
+		data.Array{Shape: []int{n, imageSize, imageSize, imageChannels}, Values: x}); err != nil {
 		return err
 	}
 	return measuring.WriteArray(filepath.Join(dir, "y.npy"), data.Array{Shape: []int{n}, Values: y})

@@ -7,7 +7,7 @@
 //
 // bf16 and fp16 are measured as a rewrite of the fp32 SavedModel (--precision), and as a
 // SavedModel exported under the Keras policy mixed_bfloat16 or mixed_float16; the latter also
-// with --loss-scale dynamic.
+// with the loss scale of fit.
 //
 // A seed sets the order of the data and the random numbers of a run. All runs of a model have
 // the initial weights of its export, so the interval does not show the scatter over initial

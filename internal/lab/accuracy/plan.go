@@ -14,19 +14,18 @@ import (
 
 type precision struct {
 	Name string `json:"name"`
-	// suffix is the end of the name of the exported model. flag and lossScale are the values of
-	// --precision and --loss-scale.
-	suffix, flag, lossScale string
+	// suffix is the end of the name of the exported model. flag is the value of --precision.
+	suffix, flag string
 }
 
 // precisions begins with the reference.
 var precisions = []precision{
-	{"fp32", "", "fp32", ""},
-	{"bf16-rewritten", "", "bf16", ""},
-	{"bf16-exported", "-bf16", "fp32", ""},
-	{"fp16-rewritten", "", "fp16", ""},
-	{"fp16-exported", "-fp16", "fp32", ""},
-	{"fp16-scaled", "-scaled", "fp32", "dynamic"},
+	{"fp32", "", "fp32"},
+	{"bf16-rewritten", "", "bf16"},
+	{"bf16-exported", "-bf16", "fp32"},
+	{"fp16-rewritten", "", "fp16"},
+	{"fp16-exported", "-fp16", "fp32"},
+	{"fp16-scaled", "-scaled", "fp32"},
 }
 
 type model struct {
@@ -60,7 +59,8 @@ var models = []model{
 		train: builtin("digits"), test: builtin("digits")},
 	{Name: "fashion-cnn", Data: "Fashion-MNIST: 60000 training samples, 10000 test samples", Batch: 64, Epochs: 2,
 		train: fashion, test: fashion},
-	{Name: "image-224", Data: fmt.Sprintf("generated images: %d training samples, %d test samples", imagesTrain, imagesTest), Batch: 32, Epochs: 4,
+	{Name: "image-224", Data: fmt.Sprintf("generated images: %d training samples, %d test samples", imagesTrain,
+		imagesTest), Batch: 32, Epochs: 4,
 		train: made("train"), test: made("test"), flags: []string{"--scale", "0,1"}},
 }
 
@@ -126,9 +126,6 @@ func newJob(o *options, m model, q precision, seed int) job {
 		"--batch", strconv.Itoa(m.Batch), "--epochs", strconv.Itoa(m.Epochs)}
 	args = append(args, m.flags...)
 	args = append(args, "--precision", q.flag, "--seed", strconv.Itoa(seed), "--auto", "off")
-	if q.lossScale != "" {
-		args = append(args, "--loss-scale", q.lossScale)
-	}
 	return job{model: m, precision: q, seed: seed, path: path, args: args}
 }
 

@@ -123,7 +123,8 @@ func (r *report) table(w io.Writer) {
 			difference = fmt.Sprintf("%+.2f", 100*d.Mean)
 			bounds = fmt.Sprintf("%+.2f to %+.2f", 100*d.Low, 100*d.High)
 		}
-		fmt.Fprintf(w, "| %s | %s | %d | %.2f | %s | %s |\n", row.Model, row.Precision, row.Seeds, 100*row.Mean, difference, bounds)
+		fmt.Fprintf(w, "| %s | %s | %d | %.2f | %s | %s |\n", row.Model, row.Precision, row.Seeds, 100*row.Mean, difference,
+			bounds)
 	}
 }
 

@@ -36,9 +36,11 @@ func documentTable(r *Report) string {
 		to := func(variant string) string { return number(rows[variant].ToBase.Value, 1) }
 		auto := rows["steadyfit-auto"].StepNS.Value
 		ways, _, _ := strings.Cut(strings.TrimPrefix(strings.Join(r.chosen(w.Name), ""), "steadyfit-auto: "), ":")
-		ways = strings.NewReplacer("fused 50 steps", "50 steps per execution", "XLA twin", "XLA-compiled").Replace(ways) // names in the measured version
+		// names in the measured version
+		ways = strings.NewReplacer("fused 50 steps", "50 steps per execution", "XLA twin", "XLA-compiled").Replace(ways)
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", w.Name, number(rows[baseVariant].StepNS.Value, 1e3),
-			to("steadyfit"), to("steadyfit-auto"), ways, to("galeone"), number(rows[kerasVariant].StepNS.Value/auto, 1), number(keras/auto, 1))
+			to("steadyfit"), to("steadyfit-auto"), ways, to("galeone"), number(rows[kerasVariant].StepNS.Value/auto, 1),
+			number(keras/auto, 1))
 	}
 	return b.String()
 }

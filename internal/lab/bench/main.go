@@ -86,7 +86,8 @@ type options struct {
 }
 
 func (o *options) register(f *flag.FlagSet, variants []string, turns int) {
-	f.StringVar(&o.variants, "variants", strings.Join(variants, ","), "variants to run, of: "+strings.Join(variantNames(), ", "))
+	f.StringVar(&o.variants, "variants", strings.Join(variants, ","),
+		"variants to run, of: "+strings.Join(variantNames(), ", "))
 	f.IntVar(&o.turns, "turns", turns, "number of turns; each runs every variant once")
 	f.IntVar(&o.steps, "steps", 0, "steps per epoch; 0 means the number of each workload")
 	f.IntVar(&o.epochs, "epochs", 0, "measured epochs; 0 means the number of each workload")
@@ -94,8 +95,10 @@ func (o *options) register(f *flag.FlagSet, variants []string, turns int) {
 	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "time limit of a process")
 	f.StringVar(&o.python, "python", filepath.Join(".runtime", "venv", "bin", "python"), "Python with Keras")
 	f.StringVar(&o.steadyfit, "steadyfit", filepath.Join("bin", "steadyfit"), "the command steadyfit")
-	f.StringVar(&o.programs, "programs", filepath.Join("out", "bench"), "folder of the programs that internal/lab/bench/build.sh built")
-	f.StringVar(&o.models, "models", filepath.Join("out", "bench", "models"), "folder for the models, exported with XLA-compiled signatures")
+	f.StringVar(&o.programs, "programs", filepath.Join("out", "bench"),
+		"folder of the programs that internal/lab/bench/build.sh built")
+	f.StringVar(&o.models, "models", filepath.Join("out", "bench", "models"),
+		"folder for the models, exported with XLA-compiled signatures")
 	f.StringVar(&o.data, "data", filepath.Join("out", "bench", "data"), "folder for the batches")
 }
 
@@ -113,12 +116,14 @@ func (o *options) parse(f *flag.FlagSet, args []string, stderr io.Writer) (*benc
 	}
 	b := &benchmark{options: *o, log: stderr}
 	if o.turns < 1 || o.steps < 0 || o.epochs < 0 {
-		return nil, usage("-turns %d -steps %d -epochs %d: expected at least 1 turn, and no negative number", o.turns, o.steps, o.epochs)
+		return nil, usage("-turns %d -steps %d -epochs %d: expected at least 1 turn, and no negative number", o.turns,
+			o.steps, o.epochs)
 	}
 	for name := range strings.SplitSeq(o.variants, ",") {
 		i := slices.IndexFunc(variants, func(a variant) bool { return a.name == name })
 		if i < 0 {
-			return nil, usage("-variants %s: unknown variant %q; use some of %s", o.variants, name, strings.Join(variantNames(), ", "))
+			return nil, usage("-variants %s: unknown variant %q; use some of %s", o.variants, name,
+				strings.Join(variantNames(), ", "))
 		}
 		b.variants = append(b.variants, variants[i])
 	}
@@ -159,13 +164,15 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	err = b.measure(ctx, r, func() error { return r.write(o.out) })
 	if len(r.Runs) > 0 {
 		r.table(stdout)
-		fmt.Fprintf(stdout, "\nFigures of each run: %s, and bench.txt in the same folder.\n", filepath.Join(o.out, "bench.json"))
+		fmt.Fprintf(stdout, "\nFigures of each run: %s, and bench.txt in the same folder.\n",
+			filepath.Join(o.out, "bench.json"))
 	}
 	return errors.Join(err, r.failed())
 }
 
 func warnOfLoad(e machine.Environment, stderr io.Writer) {
 	if cores := runtime.NumCPU(); e.LoadBefore > 0.5*float64(cores) {
-		fmt.Fprintf(stderr, "bench: warning: the load average is %.1f on %d cores before the first run; step times will be too long and scatter\n", e.LoadBefore, cores)
+		fmt.Fprintf(stderr, "bench: warning: the load average is %.1f on %d cores before the first run; step times will "+
+			"be too long and scatter\n", e.LoadBefore, cores)
 	}
 }

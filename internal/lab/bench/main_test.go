@@ -42,8 +42,10 @@ func TestOrder(t *testing.T) {
 }
 
 func sampleRun(variant string, turn int, ns float64) Run {
-	return Run{Workload: "w", Variant: variant, Turn: turn, FirstStepNS: 5e8, Sample: measure.Sample{Steps: 20, StepNS: []float64{ns, ns, ns * 9},
-		Anon: []int64{100, 120, 140}, RSS: 300, Peak: 400, CPU: int64(ns) * 20, WarmupLoss: 0.5, LastLoss: 0.4, Versions: map[string]string{"tensorflow": "2.21.0"}}}
+	return Run{Workload: "w", Variant: variant, Turn: turn, FirstStepNS: 5e8,
+		Sample: measure.Sample{Steps: 20, StepNS: []float64{ns, ns, ns * 9},
+			Anon: []int64{100, 120, 140}, RSS: 300, Peak: 400, CPU: int64(ns) * 20, WarmupLoss: 0.5, LastLoss: 0.4,
+			Versions: map[string]string{"tensorflow": "2.21.0"}}}
 }
 
 var sampleWorkload = Workload{Name: "w", Model: "m", Batch: 32, Steps: 10, Epochs: 2}
@@ -58,10 +60,13 @@ func TestOtherWork(t *testing.T) {
 	}{
 		{"the same", false, func(*Run) {}, ""},
 		{"another order of additions", false, func(r *Run) { r.WarmupLoss *= 1.0005 }, ""},
-		{"another loss", false, func(r *Run) { r.WarmupLoss = 0.51 }, "its mean loss over the first 10 steps is 0.51, that of c is 0.5; the largest relative difference is 0.001"},
+		{"another loss", false, func(r *Run) { r.WarmupLoss = 0.51 },
+			"its mean loss over the first 10 steps is 0.51, that of c is 0.5; the largest relative difference is 0.001"},
 		{"random numbers", true, func(r *Run) { r.WarmupLoss = 0.51 }, ""},
-		{"another loss with random numbers", true, func(r *Run) { r.WarmupLoss = 0.6 }, "its mean loss over the first 10 steps is 0.6, that of c is 0.5; the largest relative difference is 0.05"},
-		{"no number", false, func(r *Run) { r.WarmupLoss = math.NaN() }, "its mean loss over the first 10 steps is NaN, that of c is 0.5; the largest relative difference is 0.001"},
+		{"another loss with random numbers", true, func(r *Run) { r.WarmupLoss = 0.6 },
+			"its mean loss over the first 10 steps is 0.6, that of c is 0.5; the largest relative difference is 0.05"},
+		{"no number", false, func(r *Run) { r.WarmupLoss = math.NaN() },
+			"its mean loss over the first 10 steps is NaN, that of c is 0.5; the largest relative difference is 0.001"},
 		{"fewer steps", false, func(r *Run) { r.Steps = 19 }, "it ran 19 steps, expected 20"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -92,7 +97,8 @@ func sampleReport() *Report {
 	r.Environment.CPU, r.Environment.Cores = "A <CPU>", 2
 	for turn := range 3 {
 		slower := float64(turn + 1)
-		r.Runs = append(r.Runs, sampleRun("c", turn, 1000*slower), sampleRun("steadyfit", turn, 500*slower), sampleRun("keras-fit", turn, 8000*slower))
+		r.Runs = append(r.Runs, sampleRun("c", turn, 1000*slower), sampleRun("steadyfit", turn, 500*slower),
+			sampleRun("keras-fit", turn, 8000*slower))
 	}
 	r.absent("w", "steadyfit-xla", "the model has no train_xla", false)
 	r.finish(3)
@@ -102,7 +108,8 @@ func sampleReport() *Report {
 func TestSummary(t *testing.T) {
 	r := sampleReport()
 	require.Len(t, r.Summary, 3)
-	assert.Equal(t, []string{"c", "steadyfit", "keras-fit"}, []string{r.Summary[0].Variant, r.Summary[1].Variant, r.Summary[2].Variant})
+	assert.Equal(t, []string{"c", "steadyfit", "keras-fit"},
+		[]string{r.Summary[0].Variant, r.Summary[1].Variant, r.Summary[2].Variant})
 	row := r.Summary[1]
 	assert.InDelta(t, 1000, row.StepNS.Value, 1e-9, "the median over turns of the median over epochs")
 	assert.InDelta(t, 1e6, row.StepsPerSecond, 1e-3)
@@ -142,7 +149,8 @@ func TestWrite(t *testing.T) {
 	// golang.org/design/14313-benchmark-format
 	line := regexp.MustCompile(`(?m)^BenchmarkStep/workload=w/arm=[a-z-]+-2\t20((?:\t[0-9.]+ [a-z/-]+){6})$`)
 	assert.Len(t, line.FindAll(text, -1), 9)
-	assert.Contains(t, string(text), "\t500 ns/op\t2000000.0 steps/s\t140 anon-bytes\t400 peak-bytes\t500 cpu-ns/op\t500000000 first-step-ns\n")
+	assert.Contains(t, string(text), "\t500 ns/op\t2000000.0 steps/s\t140 anon-bytes\t400 peak-bytes\t500 "+
+		"cpu-ns/op\t500000000 first-step-ns\n")
 }
 
 func TestTable(t *testing.T) {
@@ -153,13 +161,15 @@ func TestTable(t *testing.T) {
 	}
 	r.table(&out)
 	assert.Equal(t, 1, strings.Count(out.String(), "\n  steadyfit: plain: 137 ms per step (measured before)\n"))
-	for _, want := range []string{"w: batch 32, 20 steps after 10", "no steadyfit-xla: the model has no train_xla", "0.5  [0.5, 0.5]", "Intervals from 3 turns are wide"} {
+	for _, want := range []string{"w: batch 32, 20 steps after 10", "no steadyfit-xla: the model has no train_xla",
+		"0.5  [0.5, 0.5]", "Intervals from 3 turns are wide"} {
 		assert.Contains(t, out.String(), want)
 	}
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range []string{"-variants nobody", "-workloads none", "-turns 0", "word", "scaling -parts some", "-steps x", "steadyfit -batch 0", "-turns 1 word"} {
+	for _, args := range []string{"-variants nobody", "-workloads none", "-turns 0", "word", "scaling -parts some",
+		"-steps x", "steadyfit -batch 0", "-turns 1 word"} {
 		var out, errs bytes.Buffer
 		assert.Equal(t, 2, run(context.Background(), strings.Fields(args), &out, &errs), args)
 		assert.NotEmpty(t, errs.String(), args)

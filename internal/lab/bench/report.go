@@ -80,7 +80,8 @@ type Row struct {
 }
 
 func newReport(ctx context.Context) *Report {
-	return &Report{Started: time.Now().UTC(), Commit: measure.Commit(ctx), Environment: machine.Read(nil), Absent: []Absent{}}
+	return &Report{Started: time.Now().UTC(), Commit: measure.Commit(ctx), Environment: machine.Read(nil),
+		Absent: []Absent{}}
 }
 
 func (r *Report) absent(workload, variant, reason string, failed bool) {
@@ -214,7 +215,8 @@ func (r *Report) benchmark(w io.Writer) {
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		step := run.stepNS()
-		fmt.Fprintf(w, "BenchmarkStep/workload=%s/arm=%s-%d\t%d\t%.0f ns/op\t%.1f steps/s\t%d anon-bytes\t%d peak-bytes\t%.0f cpu-ns/op", run.Workload, run.Variant, e.Cores,
+		fmt.Fprintf(w, "BenchmarkStep/workload=%s/arm=%s-%d\t%d\t%.0f ns/op\t%.1f steps/s\t%d anon-bytes\t%d "+
+			"peak-bytes\t%.0f cpu-ns/op", run.Workload, run.Variant, e.Cores,
 			run.Steps, step, 1e9/step, run.Anon[len(run.Anon)-1], run.Peak, float64(run.CPU)/float64(run.Steps))
 		if run.FirstStepNS > 0 {
 			fmt.Fprintf(w, "\t%d first-step-ns", run.FirstStepNS)
@@ -225,15 +227,19 @@ func (r *Report) benchmark(w io.Writer) {
 
 func (r *Report) table(out io.Writer) {
 	e := r.Environment
-	fmt.Fprintf(out, "%s, %d cores, %d of %d turns; load average %.1f before, %.1f after\n", e.CPU, e.Cores, r.Done, r.Turns, e.LoadBefore, e.LoadAfter)
+	fmt.Fprintf(out, "%s, %d cores, %d of %d turns; load average %.1f before, %.1f after\n", e.CPU, e.Cores, r.Done,
+		r.Turns, e.LoadBefore, e.LoadAfter)
 	for _, w := range r.Workloads {
 		fmt.Fprintf(out, "\n%s: batch %d, %d steps after %d\n", w.Name, w.Batch, w.Steps*w.Epochs, w.Steps)
 		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintf(t, "variant\tus/step\t[95%%]\tsteps/s\tx %s\t[95%%]\tx %s\t[95%%]\tCPU us/step\tfirst step ms\tanon MB\tpeak MB\tKB/step\t\n", baseVariant, kerasVariant)
+		fmt.Fprintf(t, "variant\tus/step\t[95%%]\tsteps/s\tx %s\t[95%%]\tx %s\t[95%%]\tCPU us/step\tfirst step ms\tanon "+
+			"MB\tpeak MB\tKB/step\t\n", baseVariant, kerasVariant)
 		for _, row := range r.Summary {
 			if row.Workload == w.Name {
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.0f\t%.1f\t\n", row.Variant, row.StepNS.cells(1e3), number(row.StepsPerSecond, 1),
-					row.ToBase.cells(1), row.ToKeras.cells(1), number(row.CPUNS, 1e3), number(row.FirstStepNS, 1e6), row.Anon/1e6, row.Peak/1e6, row.Growth/1e3)
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.0f\t%.1f\t\n", row.Variant, row.StepNS.cells(1e3),
+					number(row.StepsPerSecond, 1),
+					row.ToBase.cells(1), row.ToKeras.cells(1), number(row.CPUNS, 1e3), number(row.FirstStepNS, 1e6), row.Anon/1e6,
+					row.Peak/1e6, row.Growth/1e3)
 			}
 		}
 		t.Flush()
@@ -257,7 +263,8 @@ func (r *Report) table(out io.Writer) {
 func (r *Report) chosen(workload string) []string {
 	var lines []string
 	for _, run := range r.Runs {
-		if line := run.Variant + ": " + run.Auto; run.Workload == workload && run.Auto != "" && !slices.Contains(lines, line) {
+		if line := run.Variant + ": " + run.Auto; run.Workload == workload && run.Auto != "" &&
+			!slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
 	}

@@ -58,7 +58,8 @@ func batchWorkloads() []Workload {
 		if steps > stepsPerExecution {
 			steps -= steps % stepsPerExecution
 		}
-		out = append(out, Workload{Name: "batch-" + strconv.Itoa(batch), Model: scaled, Batch: batch, Steps: steps, Epochs: 10})
+		out = append(out, Workload{Name: "batch-" + strconv.Itoa(batch), Model: scaled, Batch: batch, Steps: steps,
+			Epochs: 10})
 	}
 	return out
 }
@@ -146,7 +147,8 @@ func readScaling(file string) (Scaling, error) {
 		return s, err
 	}
 	if err := json.Unmarshal(text, &s); err != nil {
-		return s, fmt.Errorf("%s cannot be read, but its other parts must be kept: %w; remove it to start from scratch", file, err)
+		return s, fmt.Errorf("%s cannot be read, but its other parts must be kept: %w; remove it to start from scratch", file,
+			err)
 	}
 	return s, nil
 }
@@ -175,7 +177,8 @@ func (b *benchmark) concurrent(ctx context.Context, s *Scaling, most int, save f
 			}
 			t.Turn = turn
 			s.Trainings = append(s.Trainings, t)
-			fmt.Fprintf(b.log, "bench: turn %d of %d: %d x %d trainings: %.0f steps/s\n", turn+1, b.turns, t.Processes, t.Each, t.StepsPerSecond)
+			fmt.Fprintf(b.log, "bench: turn %d of %d: %d x %d trainings: %.0f steps/s\n", turn+1, b.turns, t.Processes, t.Each,
+				t.StepsPerSecond)
 		}
 		if err := save(); err != nil {
 			return err
@@ -207,7 +210,8 @@ func (b *benchmark) trainings(ctx context.Context, p *prepared, processes, each 
 	}()
 	for range processes {
 		args := append([]string{b.self, childTrainings, "-model", p.model.Dir, "-data", p.data}, p.flags("-")...)
-		c, err := child.Start(ctx, child.Command{Args: args, Env: []string{"TF_CPP_MIN_LOG_LEVEL=2"}, Variable: trainingsEnv, Spec: each, KillWithParent: true})
+		c, err := child.Start(ctx, child.Command{Args: args, Env: []string{"TF_CPP_MIN_LOG_LEVEL=2"}, Variable: trainingsEnv,
+			Spec: each, KillWithParent: true})
 		if err != nil {
 			return t, err
 		}
@@ -338,7 +342,8 @@ func trainingsTable(out io.Writer, list []Trainings) {
 		if one, ok := columns[[2]int{1, 1}]; ok && way != [2]int{1, 1} {
 			to = ratio(c[0], one[0])
 		}
-		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%s\t%.0f\t\n", way[0], way[1], overTurns(c[0]).cells(1), to.cells(1), number(middle(c[1]), 1e3), middle(c[2])/1e6)
+		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%s\t%.0f\t\n", way[0], way[1], overTurns(c[0]).cells(1), to.cells(1),
+			number(middle(c[1]), 1e3), middle(c[2])/1e6)
 	}
 	t.Flush()
 }

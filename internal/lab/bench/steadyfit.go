@@ -112,7 +112,8 @@ func steadyfitChild(ctx context.Context, args []string, stdout, stderr io.Writer
 			return err
 		}
 		n := len(t.calls)
-		r, err := measure.Run(measure.Plan{Warmup: n, Steps: n * p.epochs, Chunks: p.epochs}, func() (float32, error) { return t.execute(ctx) })
+		r, err := measure.Run(measure.Plan{Warmup: n, Steps: n * p.epochs, Chunks: p.epochs},
+			func() (float32, error) { return t.execute(ctx) })
 		if err := errors.Join(err, t.close()); err != nil {
 			return err
 		}

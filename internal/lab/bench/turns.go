@@ -41,7 +41,8 @@ func otherWork(w Workload, base, r *Run) string {
 	}
 	// also true for NaN
 	if !(math.Abs(r.WarmupLoss-base.WarmupLoss) <= tolerance*math.Abs(base.WarmupLoss)) {
-		return fmt.Sprintf("its mean loss over the first %d steps is %.6g, that of %s is %.6g; the largest relative difference is %g", w.Steps, r.WarmupLoss, base.Variant, base.WarmupLoss, tolerance)
+		return fmt.Sprintf("its mean loss over the first %d steps is %.6g, that of %s is %.6g; the largest relative "+
+			"difference is %g", w.Steps, r.WarmupLoss, base.Variant, base.WarmupLoss, tolerance)
 	}
 	return ""
 }
@@ -122,7 +123,8 @@ func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) 
 		}
 		run.Workload, run.Variant, run.Turn = p.Name, a.name, turn
 		runs[i] = &run
-		fmt.Fprintf(b.log, "bench: turn %d of %d: %-22s %-21s %12.1f us/step  loss %.5f\n", turn+1, b.turns, p.Name, a.name, run.stepNS()/1e3, run.WarmupLoss)
+		fmt.Fprintf(b.log, "bench: turn %d of %d: %-22s %-21s %12.1f us/step  loss %.5f\n", turn+1, b.turns, p.Name, a.name,
+			run.stepNS()/1e3, run.WarmupLoss)
 	}
 	var base *Run
 	for i, run := range runs {

@@ -108,13 +108,11 @@ func (b *benchmark) unable(a variant, p *prepared) string {
 	return ""
 }
 
-// chosen returns the folder of the configurations that --auto chose.
-func (b *benchmark) chosen() string { return filepath.Join(b.data, "auto") }
-
-// choose runs `steadyfit bench` to choose a configuration. The measured trainings are too short
-// for fit, which measures only within a share of the training time.
+// choose runs a long training that measures its configurations at the start, and ends after its first
+// epochs, since its loss falls. The measured trainings are too short for that.
 func (b *benchmark) choose(ctx context.Context, p *prepared) error {
-	_, _, err := b.child(ctx, []string{b.steadyfit, "bench", "--model", p.model.Dir, "--batch", strconv.Itoa(p.Batch), "--steps", "200", "--auto", "on", "--cache", b.chosen()})
+	_, _, err := b.child(ctx, []string{b.steadyfit, "fit", "--model", p.model.Dir, "--data", p.data, "--batch",
+		strconv.Itoa(p.Batch), "--shuffle=false", "--auto", "on", "--epochs", "1000000", "--early-stop", "loss:1:max"})
 	return err
 }
 
@@ -153,7 +151,8 @@ func pythonCommand(name string) func(*benchmark, *prepared) []string {
 }
 
 func (p *prepared) flags(dash string) []string {
-	return []string{dash + "batch", strconv.Itoa(p.Batch), dash + "steps", strconv.Itoa(p.Steps), dash + "epochs", strconv.Itoa(p.Epochs)}
+	return []string{dash + "batch", strconv.Itoa(p.Batch), dash + "steps", strconv.Itoa(p.Steps), dash + "epochs",
+		strconv.Itoa(p.Epochs)}
 }
 
 func (b *benchmark) run(ctx context.Context, a variant, p *prepared) (Run, error) {
@@ -180,7 +179,11 @@ func (r *Run) began(unix int64) {
 }
 
 func (b *benchmark) child(ctx context.Context, command []string) ([]byte, Run, error) {
-	o, err := runner.Exec(ctx, b.timeout, command, "TF_CPP_MIN_LOG_LEVEL=2")
+	cache, err := filepath.Abs(filepath.Join(b.data, "cache")) // for the choices of --auto
+	if err != nil {
+		return nil, Run{}, err
+	}
+	o, err := runner.Exec(ctx, b.timeout, command, "TF_CPP_MIN_LOG_LEVEL=2", "XDG_CACHE_HOME="+cache)
 	r := Run{Started: o.Started, Seconds: o.Seconds, processCPU: o.CPU}
 	for line := range strings.Lines(o.Log) {
 		if why, ok := strings.CutPrefix(line, "auto: "); ok {
@@ -207,9 +210,10 @@ func (b *benchmark) fit(ctx context.Context, a variant, p *prepared) (Run, error
 		return Run{}, err
 	}
 	defer os.RemoveAll(dir)
-	command := []string{b.steadyfit, "fit", "--model", p.model.Dir, "--data", p.data, "--batch", strconv.Itoa(p.Batch), "--shuffle=false"}
+	command := []string{b.steadyfit, "fit", "--model", p.model.Dir, "--data", p.data, "--batch", strconv.Itoa(p.Batch),
+		"--shuffle=false"}
 	if a.auto {
-		command = append(command, "--auto", "on", "--cache", b.chosen())
+		command = append(command, "--auto", "on")
 	} else {
 		command = append(command, "--auto", "off")
 	}

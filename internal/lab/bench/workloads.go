@@ -11,9 +11,9 @@ import (
 	"strconv"
 
 	"steadyfit/data"
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/savedmodels"
-	"steadyfit/tfbind"
 )
 
 type Workload struct {
@@ -59,13 +59,18 @@ type prepared struct {
 
 // exporters are the programs that export the models.
 var exporters = []string{
-	filepath.Join("scripts", "bench_models.py"), filepath.Join("scripts", "builtin.py"), filepath.Join("scripts", "export.py"),
+	filepath.Join("scripts", "bench_models.py"), filepath.Join("scripts", "builtin.py"),
+	filepath.Join("scripts", "export.py"),
 }
 
 // prepare exports the model if the exporters are newer, and writes the batches.
 func (b *benchmark) prepare(ctx context.Context, w Workload) (*prepared, error) {
 	dir := filepath.Join(b.models, w.Model)
-	if !newer(filepath.Join(dir, "saved_model.pb"), exporters...) {
+	modules, err := filepath.Glob(filepath.Join("scripts", "steadyfit_export", "*.py"))
+	if err != nil {
+		return nil, err
+	}
+	if !newer(filepath.Join(dir, "saved_model.pb"), append(modules, exporters...)...) {
 		fmt.Fprintf(b.log, "bench: exporting %s\n", w.Model)
 		cmd := exec.CommandContext(ctx, b.python, exporters[0], b.models, "--twins", "--only", w.Model)
 		if text, err := cmd.CombinedOutput(); err != nil {
@@ -76,7 +81,8 @@ func (b *benchmark) prepare(ctx context.Context, w Workload) (*prepared, error) 
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{Workload: w, model: m, data: filepath.Join(b.data, w.Model+"-"+strconv.Itoa(w.Batch)+"x"+strconv.Itoa(w.Steps))}
+	p := &prepared{Workload: w, model: m, data: filepath.Join(b.data,
+		w.Model+"-"+strconv.Itoa(w.Batch)+"x"+strconv.Itoa(w.Steps))}
 	sig, err := m.Signature(m.Roles.Train)
 	if err != nil {
 		return nil, err
@@ -114,13 +120,13 @@ func (p *prepared) writeData(sig *savedmodels.Signature) error {
 		}
 		random := rand.New(rand.NewPCG(224, uint64(i)))
 		switch in.DType {
-		case tfbind.Float32:
+		case dtype.Float32:
 			values := make([]float32, n)
 			for k := range values {
 				values[k] = random.Float32()
 			}
 			a.Values, p.DataBytes = values, p.DataBytes+4*int64(n)
-		case tfbind.Int64:
+		case dtype.Int64:
 			values := make([]int64, n)
 			for k := range values {
 				values[k] = random.Int64N(classes)

@@ -28,7 +28,8 @@ type Outcome struct {
 	GPU memory.Reading `json:"gpu,omitzero"`
 }
 
-// Of returns the outcome of a run from its series: the verdict, the maxima of the layers Peak (or RSS) and GPUProcess, and the mean
+// Of returns the outcome of a run from its series: the verdict, the maxima of the layers Peak (or RSS) and GPUProcess,
+// and the mean
 // step time of the judged part. The caller sets Outcome.Reset.
 func Of(s *memory.Series, v memory.Verdict) Outcome {
 	o := Outcome{Verdict: v, Peak: s.Max(memlayer.Peak), GPU: s.Max(memlayer.GPUProcess), StepTime: stepTime(s, v)}
@@ -43,7 +44,8 @@ func Of(s *memory.Series, v memory.Verdict) Outcome {
 func stepTime(s *memory.Series, v memory.Verdict) memory.Reading {
 	samples := s.Samples()
 	if v.Per != memlayer.PerMinute {
-		from, _ := slices.BinarySearchFunc(samples, v.From, func(a memory.Sample, from float64) int { return cmp.Compare(float64(a.Step), from) })
+		from, _ := slices.BinarySearchFunc(samples, v.From,
+			func(a memory.Sample, from float64) int { return cmp.Compare(float64(a.Step), from) })
 		samples = samples[from:]
 	}
 	var inSteps, steps float64
@@ -282,7 +284,8 @@ func (c *comparing) decide() {
 			c.More = morePairs(r, alive)
 		}
 		if c.Goal == LowerSlope && c.excused > 0 {
-			c.Reason += fmt.Sprintf(", not counting freed memory that malloc keeps, which grew in %d of %d runs with the remedy", c.excused, alive)
+			c.Reason += fmt.Sprintf(", not counting freed memory that malloc keeps, which grew in %d of %d runs with the remedy",
+				c.excused, alive)
 		}
 		if c.Goal != LowerSlope && (c.Effect == Works || c.Effect == Partly) {
 			c.qualify(grows)
@@ -296,7 +299,8 @@ func (c *comparing) decideByCrashes() bool {
 	n, with, without := len(c.with), c.RemedyCrashes, c.BaseCrashes
 	switch {
 	case 2*with >= n && 2*without >= n && with > 0:
-		c.Effect, c.Reason = NoEffect, fmt.Sprintf("%d of %d runs with it crashed, and %d without it: %s", with, n, without, c.cause)
+		c.Effect, c.Reason = NoEffect, fmt.Sprintf("%d of %d runs with it crashed, and %d without it: %s", with, n, without,
+			c.cause)
 	case 2*with >= n && with > without:
 		c.Effect, c.Reason = Harmful, fmt.Sprintf("%d of %d runs with it crashed: %s", with, n, c.cause)
 	case 2*without >= n && without > 0 && with == 0:
@@ -317,7 +321,8 @@ func (c *comparing) qualify(grows int) {
 	if 2*grown <= len(c.alive) || c.addedSlope().Estimate <= floor {
 		return
 	}
-	c.Reason += fmt.Sprintf(", but memory may grow in %d of %d runs with it, and in %d without it", grown, len(c.alive), grownWithout)
+	c.Reason += fmt.Sprintf(", but memory may grow in %d of %d runs with it, and in %d without it", grown, len(c.alive),
+		grownWithout)
 	if grows > 0 {
 		c.Effect, c.More = Unclear, len(c.alive)
 	}
@@ -356,7 +361,8 @@ func fragments(v memory.Verdict) bool {
 		tolerated = float64(memory.MiB) / (v.To - v.From)
 	}
 	carrier := memlayer.Whole(v.Carrier)
-	return mayGrow(v) && v.Cause == memlayer.Retention && (carrier == memory.MallocFree || carrier == memlayer.MallocArenas) &&
+	return mayGrow(v) && v.Cause == memlayer.Retention &&
+		(carrier == memory.MallocFree || carrier == memlayer.MallocArenas) &&
 		v.Net != nil && v.Net.Low <= float64(v.Budget) && v.Net.High <= tolerated
 }
 

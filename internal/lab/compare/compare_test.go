@@ -47,20 +47,29 @@ func TestCompare(t *testing.T) {
 		want   Effect
 	}{
 		{"gone", LowerSlope, arm(m, 5, memory.Leak, 1e6, 1e9, 1e6), arm(m, 5, memory.Flat, 1e3, 1e9, 1.5e6), Works},
-		{"flat, with noise of a third", LowerSlope, arm(m, 5, memory.Leak, 1e6, 1e9, 1e6), arm(m, 5, memory.Flat, 2e5, 1e9, 1e6), Works},
+		{"flat, with noise of a third", LowerSlope, arm(m, 5, memory.Leak, 1e6, 1e9, 1e6),
+			arm(m, 5, memory.Flat, 2e5, 1e9, 1e6), Works},
 		{"halved", LowerSlope, arm(m, 5, memory.Leak, 1e6, 1e9, 1e6), arm(m, 5, memory.Leak, 5e5, 1e9, 1e6), Partly},
 		{"the same", LowerSlope, arm(m, 5, memory.Leak, 1e6, 1e9, 1e6), arm(m, 5, memory.Leak, 1e6, 1e9, 1e6), NoEffect},
 		{"worse", LowerSlope, arm(m, 5, memory.Leak, 1e6, 1e9, 1e6), arm(m, 5, memory.Leak, 2e6, 1e9, 1e6), Harmful},
-		{"no leak to cure", LowerSlope, arm(m, 5, memory.Plateau, 10, 1e9, 1e6), arm(m, 5, memory.Plateau, 10, 1e9, 1e6), NotApplicable},
+		{"no leak to cure", LowerSlope, arm(m, 5, memory.Plateau, 10, 1e9, 1e6), arm(m, 5, memory.Plateau, 10, 1e9, 1e6),
+			NotApplicable},
 		{"half the peak", LowerPeak, arm(m, 5, memory.Flat, 0, 1e9, 1e6), arm(m, 5, memory.Flat, 0, 5e8, 1e6), Works},
 		{"a tenth off the peak", LowerPeak, arm(m, 9, memory.Flat, 0, 1e9, 1e6), arm(m, 9, memory.Flat, 0, 9e8, 1e6), Partly},
 		{"a third more", LowerPeak, arm(m, 5, memory.Flat, 0, 1e9, 1e6), arm(m, 5, memory.Flat, 0, 1.33e9, 1e6), Harmful},
 		{"never measured", LowerReset, arm(m, 5, memory.Flat, 0, 1e9, 1e6), arm(m, 5, memory.Flat, 0, 1e9, 1e6), Unclear},
-		{"half the peak, and a leak", LowerPeak, arm(m, 5, memory.Flat, 0, 1e9, 1e6), arm(m, 5, memory.Leak, 1e6, 5e8, 1e6), Harmful},
-		{"half the peak, and perhaps a leak", LowerPeak, arm(m, 5, memory.Plateau, 0, 1e9, 1e6), slices.Concat(arm(m, 1, memory.Leak, 1e6, 5e8, 1e6), arm(m, 2, memory.Inconclusive, 1e6, 5e8, 1e6), arm(m, 2, memory.Flat, 0, 5e8, 1e6)), Unclear},
-		{"half the peak, and nobody can tell", LowerPeak, arm(m, 5, memory.Plateau, 0, 1e9, 1e6), arm(m, 5, memory.Inconclusive, 1e6, 5e8, 1e6), Works},
-		{"half the peak, and half the growth", LowerPeak, slices.Concat(arm(m, 2, memory.Leak, 2e6, 1e9, 1e6), arm(m, 3, memory.Plateau, 2e6, 1e9, 1e6)), arm(m, 5, memory.Leak, 1e6, 5e8, 1e6), Works},
-		{"half the peak of what may leak", LowerPeak, arm(m, 5, memory.Inconclusive, 1e6, 1e9, 1e6), arm(m, 5, memory.Inconclusive, 1e6, 5e8, 1e6), Works},
+		{"half the peak, and a leak", LowerPeak, arm(m, 5, memory.Flat, 0, 1e9, 1e6), arm(m, 5, memory.Leak, 1e6, 5e8, 1e6),
+			Harmful},
+		{"half the peak, and perhaps a leak", LowerPeak, arm(m, 5, memory.Plateau, 0, 1e9, 1e6),
+			slices.Concat(arm(m, 1, memory.Leak, 1e6, 5e8, 1e6), arm(m, 2, memory.Inconclusive, 1e6, 5e8, 1e6),
+				arm(m, 2, memory.Flat, 0, 5e8, 1e6)), Unclear},
+		{"half the peak, and nobody can tell", LowerPeak, arm(m, 5, memory.Plateau, 0, 1e9, 1e6),
+			arm(m, 5, memory.Inconclusive, 1e6, 5e8, 1e6), Works},
+		{"half the peak, and half the growth", LowerPeak,
+			slices.Concat(arm(m, 2, memory.Leak, 2e6, 1e9, 1e6), arm(m, 3, memory.Plateau, 2e6, 1e9, 1e6)),
+			arm(m, 5, memory.Leak, 1e6, 5e8, 1e6), Works},
+		{"half the peak of what may leak", LowerPeak, arm(m, 5, memory.Inconclusive, 1e6, 1e9, 1e6),
+			arm(m, 5, memory.Inconclusive, 1e6, 5e8, 1e6), Works},
 		{"one pair", LowerPeak, arm(m, 1, memory.Flat, 0, 1e9, 1e6), arm(m, 1, memory.Flat, 0, 5e8, 1e6), Unclear},
 		{"none", LowerPeak, nil, nil, Unclear},
 	} {
@@ -71,7 +80,8 @@ func TestCompare(t *testing.T) {
 		if got.Effect == Unclear {
 			require.Positive(t, got.More)
 		}
-		require.Equal(t, c.name == "half the peak, and perhaps a leak" || c.name == "half the peak, and nobody can tell", strings.Contains(got.Reason, "but memory may grow"), got.Reason)
+		require.Equal(t, c.name == "half the peak, and perhaps a leak" || c.name == "half the peak, and nobody can tell",
+			strings.Contains(got.Reason, "but memory may grow"), got.Reason)
 	}
 }
 
@@ -152,7 +162,8 @@ func TestCompareFewPairs(t *testing.T) {
 	}
 
 	// The precision of the measurements also bounds the intervals of equal pairs.
-	one := Outcome{Verdict: memory.Verdict{Kind: memory.Leak, NoiseFloor: 100, Slope: memory.Interval{Estimate: 1000}}, Peak: memory.Known(memory.GiB), StepTime: memory.Known(1e6)}
+	one := Outcome{Verdict: memory.Verdict{Kind: memory.Leak, NoiseFloor: 100, Slope: memory.Interval{Estimate: 1000}},
+		Peak: memory.Known(memory.GiB), StepTime: memory.Known(1e6)}
 	c := Runs([]Pair{{one, one}, {one, one}}, LowerSlope, 1)
 	for _, r := range []Ratio{c.Slope, c.Peak, c.StepTime} {
 		require.Equal(t, 1.0, r.Estimate)
@@ -170,7 +181,8 @@ func TestCompareGPU(t *testing.T) {
 		return list
 	}
 	m := newMaker(1, 6)
-	c := Runs(pairUp(on(arm(m, 5, memory.Flat, 0, 1e9, 1e6), 8*memory.GiB), on(arm(m, 5, memory.Flat, 0, 1e9, 1e6), 2*memory.GiB)), LowerGPU, 1)
+	c := Runs(pairUp(on(arm(m, 5, memory.Flat, 0, 1e9, 1e6), 8*memory.GiB),
+		on(arm(m, 5, memory.Flat, 0, 1e9, 1e6), 2*memory.GiB)), LowerGPU, 1)
 	require.Equal(t, Works, c.Effect, c)
 	require.InEpsilon(t, 0.25, c.GPU.Estimate, 0.01)
 	require.Contains(t, c.Reason, "peak of GPU memory")
@@ -214,7 +226,8 @@ func TestLeaks(t *testing.T) {
 func TestOutcome(t *testing.T) {
 	s := layered(100, map[memory.Layer]func(int) float64{
 		memory.Anon: func(int) float64 { return mib }, memlayer.Peak: func(i int) float64 { return mib * float64(i) },
-		memlayer.StepTime: func(i int) float64 { return 1000 + float64(i%3) }, memlayer.GPUProcess: func(i int) float64 { return mib * float64(100-i) },
+		memlayer.StepTime:   func(i int) float64 { return 1000 + float64(i%3) },
+		memlayer.GPUProcess: func(i int) float64 { return mib * float64(100-i) },
 	})
 	o := Of(s, s.Judge(memory.Criteria{}))
 	require.Equal(t, memory.Known(99*memory.MiB), o.Peak)
@@ -251,7 +264,8 @@ func TestStepTimeHasAllThatIsDone(t *testing.T) {
 	plain, renewed := series(false), series(true)
 	require.Equal(t, memory.Known(memory.Bytes(time.Millisecond)), Of(plain, plain.Judge(memory.Criteria{})).StepTime)
 	// Five renewals in 1,000 steps of a millisecond.
-	require.InEpsilon(t, float64(6*time.Millisecond), float64(Of(renewed, renewed.Judge(memory.Criteria{})).StepTime.Bytes), 0.01)
+	require.InEpsilon(t, float64(6*time.Millisecond),
+		float64(Of(renewed, renewed.Judge(memory.Criteria{})).StepTime.Bytes), 0.01)
 }
 
 type maker struct{ *rand.Rand }
@@ -327,7 +341,8 @@ func TestTimes(t *testing.T) {
 		{Ratio{Interval: memory.Interval{Estimate: -0.001, Low: -0.02, High: 0.004}, OK: true}, "x0 [-0.02, 0]"},
 		{Ratio{Interval: memory.Interval{Estimate: 0.004, Low: 0.0034, High: 0.011}, OK: true}, "x0.004 [0.003, 0.01]"},
 		{Ratio{Interval: memory.Interval{Estimate: 19.84, Low: 9.99, High: 123456}, OK: true}, "x19.8 [9.99, 1.2e+05]"},
-		{Ratio{Interval: memory.Interval{Estimate: 1, Low: 0, High: math.MaxFloat64}, OK: true, Unbounded: true}, "x1.00 [0, inf]"},
+		{Ratio{Interval: memory.Interval{Estimate: 1, Low: 0, High: math.MaxFloat64}, OK: true, Unbounded: true},
+			"x1.00 [0, inf]"},
 		{Ratio{Interval: memory.Interval{Estimate: 1, Low: 0, High: math.MaxFloat64}, OK: true}, "x1.00 [0, inf]"},
 	} {
 		require.Equal(t, test.want, test.ratio.Times(true))

@@ -39,10 +39,14 @@ const lowerStepTime Goal = "step time"
 
 // amounts lists the compared amounts. All except the slope are positive and compared by logarithms.
 var amounts = []amount{
-	{LowerPeak, "peak", func(c *Comparison) *Ratio { return &c.Peak }, reading(pageGrain, func(o Outcome) memory.Reading { return o.Peak })},
-	{LowerReset, "level after the reset", func(c *Comparison) *Ratio { return &c.Reset }, reading(pageGrain, func(o Outcome) memory.Reading { return o.Reset })},
-	{lowerStepTime, "step time", func(c *Comparison) *Ratio { return &c.StepTime }, reading(clockGrain, func(o Outcome) memory.Reading { return o.StepTime })},
-	{LowerGPU, "peak of GPU memory", func(c *Comparison) *Ratio { return &c.GPU }, reading(pageGrain, func(o Outcome) memory.Reading { return o.GPU })},
+	{LowerPeak, "peak", func(c *Comparison) *Ratio { return &c.Peak },
+		reading(pageGrain, func(o Outcome) memory.Reading { return o.Peak })},
+	{LowerReset, "level after the reset", func(c *Comparison) *Ratio { return &c.Reset },
+		reading(pageGrain, func(o Outcome) memory.Reading { return o.Reset })},
+	{lowerStepTime, "step time", func(c *Comparison) *Ratio { return &c.StepTime },
+		reading(clockGrain, func(o Outcome) memory.Reading { return o.StepTime })},
+	{LowerGPU, "peak of GPU memory", func(c *Comparison) *Ratio { return &c.GPU },
+		reading(pageGrain, func(o Outcome) memory.Reading { return o.GPU })},
 	{LowerSlope, "slope", func(c *Comparison) *Ratio { return &c.Slope }, func(o Outcome) (value, known float64, ok bool) {
 		return o.Verdict.Slope.Estimate, o.Verdict.NoiseFloor / floorDeviations, true
 	}},
@@ -139,7 +143,8 @@ func bootstrap(base, remedy []float64, random *rand.Rand, logarithm bool) float6
 	deviation := stat.StdDev(draws, nil)
 	if !logarithm {
 		// Quartiles tolerate a draw whose mean base is near 0.
-		deviation = (stat.Quantile(0.75, stat.Empirical, draws, nil) - stat.Quantile(0.25, stat.Empirical, draws, nil)) / 1.349
+		deviation = (stat.Quantile(0.75, stat.Empirical, draws, nil) - stat.Quantile(0.25, stat.Empirical, draws,
+			nil)) / 1.349
 	}
 	return deviation * math.Sqrt(float64(n)/float64(n-1))
 }

@@ -50,6 +50,8 @@ func rounds() (n int, rates bool) {
 
 // Intervals contain the truth as often as their confidence states, whether or not all remedies scatter
 // alike, and are narrower than intervals from three pairs alone.
+//
+//lane:skip check (long)
 func TestScatterCovers(t *testing.T) {
 	rounds, rates := rounds()
 	for _, c := range []struct {
@@ -183,7 +185,8 @@ func TestScatterOfSlopes(t *testing.T) {
 				// Student's t with 5 degrees of freedom has heavier tails than a normal distribution.
 				z := m.NormFloat64()
 				noise := m.NormFloat64() / math.Sqrt((2*m.ExpFloat64()+2*m.ExpFloat64()+z*z)/5)
-				return Outcome{Verdict: memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: slope + deviation*noise}, NoiseFloor: floor}}
+				return Outcome{Verdict: memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: slope + deviation*noise},
+					NoiseFloor: floor}}
 			}
 			arms := make([]Variant, 24)
 			for i := range arms {
@@ -218,7 +221,8 @@ func TestScatterOfSlopes(t *testing.T) {
 				n++
 			}
 		}
-		t.Logf("floor %v: %.1f%% of %d intervals miss the truth; %.2f as wide", floor, 100*float64(misses)/float64(n), n, stats.Median(widths)/stats.Median(before))
+		t.Logf("floor %v: %.1f%% of %d intervals miss the truth; %.2f as wide", floor, 100*float64(misses)/float64(n), n,
+			stats.Median(widths)/stats.Median(before))
 		if rates {
 			require.LessOrEqual(t, float64(misses)/float64(n), 0.075)
 			require.LessOrEqual(t, stats.Median(widths)/stats.Median(before), 0.75)
@@ -232,7 +236,8 @@ func TestScatterThatIsTheSame(t *testing.T) {
 	for range commonVariants {
 		var a Variant
 		for i := range 3 {
-			a.Pairs = append(a.Pairs, Pair{Outcome{GPU: memory.Known(1 << 30)}, Outcome{GPU: memory.Known(memory.Bytes(1<<30 + i<<21))}})
+			a.Pairs = append(a.Pairs, Pair{Outcome{GPU: memory.Known(1 << 30)},
+				Outcome{GPU: memory.Known(memory.Bytes(1<<30 + i<<21))}})
 		}
 		arms = append(arms, a)
 	}

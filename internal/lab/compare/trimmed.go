@@ -18,7 +18,8 @@ import (
 // trim does not reach, or was not released.
 func Trimmed(v memory.Verdict, closed, trimmed *memory.Sample) memory.Verdict {
 	a, b := closed.Get(v.Layer), trimmed.Get(v.Layer)
-	rose := v.Kind == memory.Leak || v.Kind == memory.Jump || v.Kind == memory.Plateau || v.Kind == memory.Inconclusive && v.Slope.Low > 0
+	rose := v.Kind == memory.Leak || v.Kind == memory.Jump || v.Kind == memory.Plateau || v.Kind == memory.Inconclusive &&
+		v.Slope.Low > 0
 	if !a.OK || !b.OK || !rose || v.Level <= v.Start {
 		return v
 	}
@@ -28,14 +29,17 @@ func Trimmed(v memory.Verdict, closed, trimmed *memory.Sample) memory.Verdict {
 	var note string
 	switch {
 	case left < growth/2:
-		note = fmt.Sprintf("closing everything released most of the growth of %s: %s remained above the start", amount(growth), amount(max(left, 0)))
+		note = fmt.Sprintf("closing everything released most of the growth of %s: %s remained above the start",
+			amount(growth), amount(max(left, 0)))
 	case back >= growth/2:
 		if v.Cause == "" || v.Cause == memlayer.Unattributed || v.Cause == memlayer.Retention {
 			v.Cause, v.Carrier = memlayer.Retention, cmp.Or(v.Carrier, v.Layer)
 		}
-		note = fmt.Sprintf("after closing everything, %s of the growth of %s remained, and a trim returned %s: malloc had retained freed memory", amount(left), amount(growth), amount(back))
+		note = fmt.Sprintf("after closing everything, %s of the growth of %s remained, and a trim returned %s: malloc had "+
+			"retained freed memory", amount(left), amount(growth), amount(back))
 	default:
-		note = fmt.Sprintf("after closing everything, %s of the growth of %s remained, and a trim returned only %s: the rest is in pools that a trim does not reach, or was not released",
+		note = fmt.Sprintf("after closing everything, %s of the growth of %s remained, and a trim returned only %s: the "+
+			"rest is in pools that a trim does not reach, or was not released",
 			amount(left), amount(growth), amount(max(back, 0)))
 	}
 	v.Notes = append(slices.Clone(v.Notes), note)

@@ -144,7 +144,8 @@ func TestWorkloads(t *testing.T) {
 				r := runCell(t, spec)
 				require.Empty(t, r.end.Failure, "%s\n%s", r.end.Text, r.log)
 				assert.Equal(t, c.steps/2, r.series.Total())
-				for _, phase := range []string{worker.PhaseLibrary, worker.PhaseLoaded, worker.PhaseFirst, worker.PhaseSteady, worker.PhaseClosed, worker.PhaseTrimmed} {
+				for _, phase := range []string{worker.PhaseLibrary, worker.PhaseLoaded, worker.PhaseFirst, worker.PhaseSteady,
+					worker.PhaseClosed, worker.PhaseTrimmed} {
 					assert.Contains(t, r.phases, phase)
 				}
 				after := r.phases[worker.PhaseClosed]
@@ -178,7 +179,8 @@ func TestWhatTheBindingCannotDo(t *testing.T) {
 		{"W5", "shapes=pad"},
 	} {
 		t.Run(c.workload+" "+c.params, func(t *testing.T) {
-			r := runCell(t, worker.Spec{Workload: c.workload, Steps: 2, Every: 1, Epoch: 1, Batch: 2, Model: model, Params: parse(c.params)})
+			r := runCell(t, worker.Spec{Workload: c.workload, Steps: 2, Every: 1, Epoch: 1, Batch: 2, Model: model,
+				Params: parse(c.params)})
 			assert.Equal(t, worker.NotApplicable, r.end.Failure, r.end.Text)
 			assert.Zero(t, r.series.Total(), "it is found before the first step")
 		})
@@ -204,7 +206,8 @@ func TestOutOfMemory(t *testing.T) {
 // TestXLA relies on TensorFlow's log message about its first compiled cluster.
 func TestXLA(t *testing.T) {
 	const words = "Compiled cluster using XLA"
-	spec := worker.Spec{Workload: "W9", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "dense-100-64-1"), Scratch: t.TempDir()}
+	spec := worker.Spec{Workload: "W9", Steps: 2, Every: 1, Epoch: 2, Batch: 8, Model: builtin(t, "dense-100-64-1"),
+		Scratch: t.TempDir()}
 	on := runCell(t, spec, "TF_CPP_MIN_LOG_LEVEL=0")
 	assert.Empty(t, on.end.Failure, on.end.Text)
 	assert.Contains(t, on.log, words, on.end.Text)
@@ -232,7 +235,8 @@ func TestDividedBatch(t *testing.T) {
 
 // TestCalibration checks that the counters show the built-in leak exactly.
 func TestCalibration(t *testing.T) {
-	r := runCell(t, worker.Spec{Workload: "W1", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1, Model: builtin(t, "digits-cnn")})
+	r := runCell(t, worker.Spec{Workload: "W1", Steps: 8, Every: 1, Epoch: 4, Batch: 32, Seed: 1,
+		Model: builtin(t, "digits-cnn")})
 	require.Empty(t, r.end.Failure, r.end.Text)
 	require.Len(t, r.values, 8)
 	for i, v := range r.values {

@@ -148,7 +148,8 @@ func (f *function) scalar(i int, t *tf.Tensor) float32 {
 }
 
 func (m *model) train(f *function, batch func(n int) []any) *loop.Loop {
-	return &loop.Loop{Step: func(_ context.Context, n int) float64 { return float64(m.scalars(f, batch(n))) }, Close: m.close}
+	return &loop.Loop{Step: func(_ context.Context, n int) float64 { return float64(m.scalars(f, batch(n))) },
+		Close: m.close}
 }
 
 func (m *model) trainRows(f *function, n int) *loop.Loop {

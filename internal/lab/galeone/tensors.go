@@ -126,4 +126,5 @@ func (t *tensors) Sample(add func(memory.Layer, memory.Reading)) {
 	add(waitingGraphs, memory.Known(memory.Bytes(max(0, graphs-t.keptGraphs))))
 }
 
-var liveGraphs, waitingGraphs = memlayer.Of[memory.Layer](memlayer.LiveCount, "graphs"), memlayer.Of[memory.Layer](memlayer.WaitingCount, "graphs")
+var liveGraphs, waitingGraphs = memlayer.Of[memory.Layer](memlayer.LiveCount, "graphs"),
+	memlayer.Of[memory.Layer](memlayer.WaitingCount, "graphs")

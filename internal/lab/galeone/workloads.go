@@ -87,9 +87,11 @@ func garbage() *[8]byte { return new([8]byte) }
 // spread creates a graph with a placeholder and n operations on it.
 func spread(dtype tf.DataType, op string, arguments, n int) (graph *tf.Graph, in tf.Output, out []tf.Output) {
 	graph = newGraph()
-	in = worker.Must(graph.AddOperation(tf.OpSpec{Type: "Placeholder", Name: "x", Attrs: map[string]any{"dtype": dtype}})).Output(0)
+	in = worker.Must(graph.AddOperation(tf.OpSpec{Type: "Placeholder", Name: "x",
+		Attrs: map[string]any{"dtype": dtype}})).Output(0)
 	for i := range n {
-		y := worker.Must(graph.AddOperation(tf.OpSpec{Type: op, Name: "y" + strconv.Itoa(i), Input: slices.Repeat([]tf.Input{in}, arguments)}))
+		y := worker.Must(graph.AddOperation(tf.OpSpec{Type: op, Name: "y" + strconv.Itoa(i),
+			Input: slices.Repeat([]tf.Input{in}, arguments)}))
 		out = append(out, y.Output(0))
 	}
 	return graph, in, out
@@ -204,7 +206,8 @@ func growing(j *job) *loop.Loop {
 			values[0] = float32(n) // different constants
 			c := worker.Must(graph.AddOperation(tf.OpSpec{Type: "Const", Name: "c" + strconv.Itoa(n),
 				Attrs: map[string]any{"dtype": tf.Float, "value": j.tensors.tensor(values)}}))
-			y := worker.Must(graph.AddOperation(tf.OpSpec{Type: "Identity", Name: "y" + strconv.Itoa(n), Input: []tf.Input{c.Output(0)}}))
+			y := worker.Must(graph.AddOperation(tf.OpSpec{Type: "Identity", Name: "y" + strconv.Itoa(n),
+				Input: []tf.Input{c.Output(0)}}))
 			out = y.Output(0)
 		}
 		j.run(session, nil, []tf.Output{out}, nil)

@@ -12,11 +12,11 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
-	"steadyfit/tfbind"
 )
 
 // ErrSaved means that the state of the run is in the scratch folder and another process
@@ -173,7 +173,8 @@ func (r *run) endEpoch(ctx context.Context, l *Loop, n int) (saved error) {
 		runtime.GC()
 	}
 	if r.trim == eachEpoch && !native.Trim() {
-		worker.Check(&worker.ParameterError{Failure: worker.CouldNotApply, Name: "trim", Value: r.trim, Reason: "the allocator of this process has no malloc_trim"})
+		worker.Check(&worker.ParameterError{Failure: worker.CouldNotApply, Name: "trim", Value: r.trim,
+			Reason: "the allocator of this process has no malloc_trim"})
 	}
 	return saved
 }
@@ -206,7 +207,8 @@ func (r *run) trace(ctx context.Context, l *Loop) {
 		if strings.HasPrefix(name, "GPU_") {
 			used = memlayer.GPUAllocator
 		}
-		values = append(values, memory.Value{Layer: memlayer.Of[memory.Layer](used, name), Reading: use.InUse}, memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, name), Reading: use.Peak})
+		values = append(values, memory.Value{Layer: memlayer.Of[memory.Layer](used, name), Reading: use.InUse},
+			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, name), Reading: use.Peak})
 	}
 	worker.Check(r.c.Phase(worker.PhaseTraced, values...))
 	matrix := 0
@@ -217,9 +219,12 @@ func (r *run) trace(ctx context.Context, l *Loop) {
 		name  string
 		count int
 	}{
-		{worker.FactOperations, seen.Operations}, {worker.FactBFloat16, seen.BFloat16Casts}, {worker.FactFloat16, seen.Float16Casts},
-		{worker.FactRecomputed, seen.Recomputed}, {worker.FactClusters, seen.XLAClusters}, {worker.FactOneDNN, seen.OneDNN}, {worker.FactCalls, seen.Calls},
-		{worker.FactMatrix, matrix}, {worker.FactMatrixBFloat16, seen.Matrix[tfbind.BFloat16]}, {worker.FactMatrixFloat16, seen.Matrix[tfbind.Float16]},
+		{worker.FactOperations, seen.Operations}, {worker.FactBFloat16, seen.BFloat16Casts},
+		{worker.FactFloat16, seen.Float16Casts},
+		{worker.FactRecomputed, seen.Recomputed}, {worker.FactClusters, seen.XLAClusters}, {worker.FactOneDNN, seen.OneDNN},
+		{worker.FactCalls, seen.Calls},
+		{worker.FactMatrix, matrix}, {worker.FactMatrixBFloat16, seen.Matrix[dtype.BFloat16]},
+		{worker.FactMatrixFloat16, seen.Matrix[dtype.Float16]},
 	} {
 		worker.Check(r.c.Fact(fact.name, strconv.Itoa(fact.count)))
 	}

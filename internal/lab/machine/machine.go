@@ -11,9 +11,8 @@ import (
 	"github.com/shirou/gopsutil/v3/load"
 	"github.com/shirou/gopsutil/v3/mem"
 
-	"steadyfit/internal/memlayer"
-	"steadyfit/internal/tfenv"
-	"steadyfit/memory"
+	"steadyfit/internal/cgroup"
+	"steadyfit/internal/tfprocess"
 )
 
 // Environment describes the machine.
@@ -55,14 +54,8 @@ func Read(gpus []string) Environment {
 		e.Memory = int64(m.Total)
 	}
 	e.LoadBefore = LoadAverage()
-	if s, err := memory.NewSampler(0); err == nil {
-		var sample memory.Sample
-		if err := s.Sample(0, &sample); err == nil {
-			e.Limit = int64(sample.Get(memlayer.CgroupLimit).Bytes)
-		}
-		s.Close()
-	}
-	for _, pair := range tfenv.Influential(os.Environ()) {
+	e.Limit = cgroup.ReadMemory(os.DirFS("/"), "self").Limit.Bytes
+	for _, pair := range tfprocess.Influential(os.Environ()) {
 		name, value, _ := strings.Cut(pair, "=")
 		e.Variables[name] = value
 	}

@@ -14,7 +14,8 @@ func Commit(ctx context.Context) string {
 		return ""
 	}
 	commit := strings.TrimSpace(string(out))
-	if out, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--untracked-files=no").Output(); err == nil && len(out) > 0 {
+	if out, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--untracked-files=no").Output(); err == nil &&
+		len(out) > 0 {
 		commit += "+"
 	}
 	return commit

@@ -74,14 +74,16 @@ func TestRun(t *testing.T) {
 	if r.WarmupLoss != 2 || r.ChunkLoss != 12.5 || len(r.Times) != 5 || len(r.Anons) != 5 || r.FirstStep.IsZero() {
 		t.Errorf("result %+v, want mean losses 2 and 12.5, and 5 chunks", r)
 	}
-	if s := r.Sample(50, "2.21"); s.Steps != 500 || s.LastLoss != 12.5 || len(s.StepNS) != 5 || s.StepNS[0] != float64(r.Times[0])/50 {
+	if s := r.Sample(50, "2.21"); s.Steps != 500 || s.LastLoss != 12.5 || len(s.StepNS) != 5 ||
+		s.StepNS[0] != float64(r.Times[0])/50 {
 		t.Errorf("sample %+v of %+v", s, r)
 	}
 	if n != 13 || r.Steps != 10 || r.FirstLoss != 1 || r.LastLoss != 13 || !r.Memory.RSS.OK {
 		t.Errorf("%d calls, result %+v", n, r)
 	}
 	broken := errors.New("broken")
-	if _, err := Run(Plan{Warmup: 1, Steps: 1, Chunks: 1}, func() (float32, error) { return 0, broken }); !errors.Is(err, broken) {
+	if _, err := Run(Plan{Warmup: 1, Steps: 1, Chunks: 1}, func() (float32, error) { return 0, broken }); !errors.Is(err,
+		broken) {
 		t.Errorf("error = %v, want the step's", err)
 	}
 	if _, err := Run(Plan{Warmup: 1, Steps: 1, Chunks: 2}, func() (float32, error) { return 0, nil }); err == nil {
@@ -91,12 +93,14 @@ func TestRun(t *testing.T) {
 
 func TestPrint(t *testing.T) {
 	var out bytes.Buffer
-	r := Result{Steps: 5, Median: time.Microsecond, Mean: 2 * time.Microsecond, Slope: 0.25, Anons: []int64{5, 1, 9}, FirstLoss: 1, LastLoss: 0.5}
+	r := Result{Steps: 5, Median: time.Microsecond, Mean: 2 * time.Microsecond, Slope: 0.25, Anons: []int64{5, 1, 9},
+		FirstLoss: 1, LastLoss: 0.5}
 	r.Memory = memory.Usage{RSS: memory.Known(3), Anon: memory.Known(2), Peak: memory.Known(4)}
 	if err := r.Print(&out, "c", "m", 32); err != nil {
 		t.Fatal(err)
 	}
-	want := "BenchmarkStep/impl=c/model=m/batch=32\t5\t1000 ns/op\t2000 mean-ns/op\t1000000.0 steps/s\t3 rss-bytes\t2 anon-bytes\t4 peak-bytes\t0.2 anon-B/step\t8 anon-range-bytes\t1 first-loss\t0.5 last-loss\n"
+	want := "BenchmarkStep/impl=c/model=m/batch=32\t5\t1000 ns/op\t2000 mean-ns/op\t1000000.0 steps/s\t3 rss-bytes\t2 " +
+		"anon-bytes\t4 peak-bytes\t0.2 anon-B/step\t8 anon-range-bytes\t1 first-loss\t0.5 last-loss\n"
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)
 	}

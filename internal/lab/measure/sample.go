@@ -36,7 +36,8 @@ type Sample struct {
 
 // Sample returns the result for a loop whose warm-up and chunks are epochs.
 func (r Result) Sample(stepsPerCall int, tensorflow string) Sample {
-	s := Sample{Steps: r.Steps * stepsPerCall, Anon: r.Anons, RSS: int64(r.Memory.RSS.Bytes), Peak: int64(r.Memory.Peak.Bytes), CPU: r.CPU.Nanoseconds(),
+	s := Sample{Steps: r.Steps * stepsPerCall, Anon: r.Anons, RSS: int64(r.Memory.RSS.Bytes),
+		Peak: int64(r.Memory.Peak.Bytes), CPU: r.CPU.Nanoseconds(),
 		FirstStep: r.FirstStep.UnixNano(), WarmupLoss: r.WarmupLoss, LastLoss: r.ChunkLoss,
 		Versions: map[string]string{"go": runtime.Version()}}
 	for _, t := range r.Times {

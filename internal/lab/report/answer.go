@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
+	"steadyfit/internal/texts"
 )
 
 // answer has the remedies for a workload on a runtime.
@@ -60,7 +60,8 @@ type item struct{ ID, Title, Before, After string }
 // mostNames is the maximum number of remedies on a page in a line without costs.
 const mostNames = 16
 
-func (v *view) line(class, label, text, color string, cells []*matrix.Combination, most int, describe func(*matrix.Combination) (before, after string)) line {
+func (v *view) line(class, label, text, color string, cells []*matrix.Combination, most int,
+	describe func(*matrix.Combination) (before, after string)) line {
 	l := line{Class: class, Label: label, text: text, color: color}
 	for i, c := range cells {
 		if i == most {
@@ -98,14 +99,17 @@ func (l line) Rest() int {
 
 // Lines returns the remedies of an answer by their effect.
 func (v *view) Lines(a answer) []line {
-	removed, text, nothing, did, most := "Removed by", "No remedy that was tried removes it.", "= Does nothing", "Did nothing: ", 3
+	removed, text, nothing, did, most := "Removed by", "No remedy that was tried removes it.", "= Does nothing",
+		"Did nothing: ", 3
 	if a.Crashes() {
-		removed, text, nothing, did, most = "Survives with", "It survives with no remedy that was tried.", "= Crashes too with", "It crashes too with ", 8
+		removed, text, nothing, did, most = "Survives with", "It survives with no remedy that was tried.",
+			"= Crashes too with", "It crashes too with ", 8
 	}
 	if len(a.unclear)+len(a.unseen) > 0 {
 		text = "No remedy is shown to " + map[bool]string{false: "remove", true: "save"}[a.Crashes()] + " it."
 	}
-	first := v.line("works", "✓ "+removed, removed+" ", green, a.Removes, most, func(c *matrix.Combination) (string, string) { return "", v.Cost(c) })
+	first := v.line("works", "✓ "+removed, removed+" ", green, a.Removes, most,
+		func(c *matrix.Combination) (string, string) { return "", v.Cost(c) })
 	first.After = v.Unlimited(a)
 	if len(a.Removes) == 0 {
 		first.Label, first.Note, first.color = removed, text, yellow
@@ -172,7 +176,8 @@ func (a answer) Tried() bool {
 // effect on the slope. A crash counts for every goal.
 func (v *view) onGrowth(c *matrix.Combination, g growth) compare.Effect {
 	switch goal := v.goal(c); {
-	case c.Effect == compare.CouldNotApply, c.Effect == compare.NotApplicable, goal == compare.LowerSlope, goal == "", g == crashes:
+	case c.Effect == compare.CouldNotApply, c.Effect == compare.NotApplicable, goal == compare.LowerSlope, goal == "",
+		g == crashes:
 		return c.Effect
 	case c.Comparison != nil && c.Comparison.Slope.OK:
 		return c.Comparison.Slope.Effect
@@ -352,7 +357,7 @@ func (v *view) barren(answers []answer) []labelled {
 		if len(nothing) == 0 || otherwise {
 			continue
 		}
-		list = addTo(list, english.List(nothing, "and"), m)
+		list = addTo(list, texts.List(nothing, "and"), m)
 	}
 	slices.SortStableFunc(list, func(x, y labelled) int { // most workloads first
 		return cmp.Compare(strings.Count(y.Label, ","), strings.Count(x.Label, ","))
@@ -371,5 +376,6 @@ func (v *view) Unlimited(a answer) string {
 	if c == nil || c.Figures.Peak == nil || c.Figures.StepTime == nil {
 		return ""
 	}
-	return fmt.Sprintf("Without the limit (%s): peak %s; %s per step.", like.ID, size(c.Figures.Peak), duration(c.Figures.StepTime))
+	return fmt.Sprintf("Without the limit (%s): peak %s; %s per step.", like.ID, size(c.Figures.Peak),
+		duration(c.Figures.StepTime))
 }

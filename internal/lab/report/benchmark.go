@@ -10,8 +10,8 @@ import (
 	"strings"
 	"unicode"
 
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 
@@ -28,7 +28,7 @@ func Benchmark(w io.Writer, r *matrix.Result) error {
 	out := bufio.NewWriter(w)
 	e := r.Environment
 	for _, line := range [][2]string{
-		{"goos", e.OS}, {"goarch", e.Arch}, {"pkg", "steadyfit/matrix"}, {"cpu", e.CPU},
+		{"goos", e.OS}, {"goarch", e.Arch}, {"pkg", "steadyfit/internal/lab/matrix"}, {"cpu", e.CPU},
 		{"kernel", e.Kernel}, {"go-version", e.Go}, {"steadyfit", r.Version}, {"keras", e.Keras},
 	} {
 		if line[1] != "" {
@@ -44,7 +44,8 @@ func Benchmark(w io.Writer, r *matrix.Result) error {
 	for _, alarm := range v.Alarms() {
 		fmt.Fprintf(out, "# %s\n", oneLine(alarm))
 	}
-	fmt.Fprint(out, "\nUnit slope-B/step better=lower\nUnit peak-bytes better=lower\nUnit anon-bytes better=lower\nUnit closed-bytes better=lower\n\n")
+	fmt.Fprint(out, "\nUnit slope-B/step better=lower\nUnit peak-bytes better=lower\nUnit anon-bytes "+
+		"better=lower\nUnit closed-bytes better=lower\n\n")
 	runs := slices.Clone(r.Runs)
 	order := map[combinationID]int{}
 	for i, c := range r.Combinations {

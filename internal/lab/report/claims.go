@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 )
 
 // Claims writes the claims in Markdown: a table with the verdicts, then each claim with the
@@ -41,7 +41,8 @@ func (v *view) On(c matrix.Claim, runtime string) (s struct{ Verdict, Class, Tex
 			s.Verdict, s.Text, s.From = d.Verdict, sentence(d.Text), strings.Join(d.Combinations, ", ")
 		}
 	}
-	s.Class = map[string]string{"holds": "works", "holds in part": "partly", "does not hold": "harm", "undecided": "unclear"}[s.Verdict]
+	s.Class = map[string]string{"holds": "works", "holds in part": "partly", "does not hold": "harm",
+		"undecided": "unclear"}[s.Verdict]
 	return s
 }
 

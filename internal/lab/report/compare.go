@@ -7,9 +7,9 @@ import (
 	"math"
 	"strconv"
 
-	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
+	"steadyfit/internal/texts"
 	"steadyfit/memory"
 )
 
@@ -206,7 +206,8 @@ func whyVerdict(a, b *view, x, y *matrix.Combination) string {
 	i, n := other(a, x, y)
 	j, m := other(b, y, x)
 	if i+j > 0 {
-		return fmt.Sprintf("it is near a threshold: %d of %d runs of A have the verdict of B, and %d of %d runs of B have that of A", i, n, j, m)
+		return fmt.Sprintf("it is near a threshold: %d of %d runs of A have the verdict of B, and %d of %d runs of B have "+
+			"that of A", i, n, j, m)
 	}
 	s, okS := slope(x)
 	t, okT := slope(y)
@@ -228,7 +229,8 @@ func whyEffect(a, b *view, x, y *matrix.Combination) string {
 	if i, j := x.Effect == compare.Unclear, y.Effect == compare.Unclear; i || j {
 		return which(i, j) + " unclear"
 	}
-	baseA, baseB := a.combination(x.Runtime, x.Workload, matrix.Baseline), b.combination(x.Runtime, x.Workload, matrix.Baseline)
+	baseA, baseB := a.combination(x.Runtime, x.Workload, matrix.Baseline),
+		b.combination(x.Runtime, x.Workload, matrix.Baseline)
 	if a.goal(x) != b.goal(y) && baseA != nil && baseB != nil && kindOf(baseA) != kindOf(baseB) {
 		// The goal of a remedy depends on whether the workload grows.
 		if because := whyVerdict(a, b, baseA, baseB); because != "" {
@@ -257,7 +259,7 @@ func whyEffect(a, b *view, x, y *matrix.Combination) string {
 	case 1:
 		return text + "; the threshold " + between[0] + " lies within"
 	}
-	return text + "; the thresholds " + english.List(between, "and") + " lie within"
+	return text + "; the thresholds " + texts.List(between, "and") + " lie within"
 }
 
 func thresholdsWithin(goal compare.Goal, r, s compare.Ratio) (between []string) {

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"steadyfit/internal/english"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/stats"
-	"steadyfit/matrix"
+	"steadyfit/internal/texts"
 	"steadyfit/memory"
 )
 
@@ -27,7 +27,8 @@ func (v *view) Alarms() []string {
 		list = append(list, "The matrix has no calibration, so nothing shows that its measurements can be trusted.")
 	}
 	if !v.Complete {
-		list = append(list, fmt.Sprintf("The matrix is incomplete: it ended after %s, before all of its runs were done.", english.Count(len(v.Runs), "run")))
+		list = append(list, fmt.Sprintf("The matrix is incomplete: it ended after %s, before all of its runs were done.",
+			texts.Count(len(v.Runs), "run")))
 	}
 	return list
 }
@@ -55,7 +56,7 @@ func (v *view) Calibrated() (string, error) {
 			n.Off = max(n.Off, 100*math.Abs(c.Slope.Estimate/c.Expected-1))
 		}
 	}
-	n.Names = english.List(names, "and")
+	n.Names = texts.List(names, "and")
 	return phrase("calibrated", n)
 }
 
@@ -63,7 +64,8 @@ func calibrationText(c matrix.Calibration) string {
 	if c.Text != "" {
 		return sentence(c.Text)
 	}
-	return fmt.Sprintf("expected %s, measured %s.", rate(memory.Interval{Estimate: c.Expected, Low: c.Expected, High: c.Expected}, false), rate(c.Slope, true))
+	return fmt.Sprintf("expected %s, measured %s.", rate(memory.Interval{Estimate: c.Expected, Low: c.Expected,
+		High: c.Expected}, false), rate(c.Slope, true))
 }
 
 // facts joins the parts of a line that are known.
@@ -91,7 +93,7 @@ func counted(n int, noun string) string {
 	if n <= 0 {
 		return ""
 	}
-	return english.Count(n, noun)
+	return texts.Count(n, noun)
 }
 
 // Machine describes the environment in one line.
@@ -108,8 +110,10 @@ func (v *view) Machine() string {
 	if len(versions) == 1 {
 		names = []string{strings.Fields(names[0])[0]}
 	}
-	return facts(e.CPU, counted(e.Cores, "core"), known(memory.Bytes(e.Memory), "%v of memory"), known(memory.Bytes(e.Limit), "limited to %v"),
-		cmp.Or(strings.Join(e.GPUs, ", "), "no GPU"), known(strings.Join(names, ", "), "TensorFlow %s"), known(e.Keras, "Keras %s"),
+	return facts(e.CPU, counted(e.Cores, "core"), known(memory.Bytes(e.Memory), "%v of memory"),
+		known(memory.Bytes(e.Limit), "limited to %v"),
+		cmp.Or(strings.Join(e.GPUs, ", "), "no GPU"), known(strings.Join(names, ", "), "TensorFlow %s"),
+		known(e.Keras, "Keras %s"),
 		v.platform())
 }
 
@@ -130,13 +134,15 @@ func (v *view) When() string {
 		when = began.UTC().Format("2 January 2006 15:04 UTC")
 	}
 	remedies := len(v.remedies) - 1
-	size := fmt.Sprintf("%s × %d %s", english.Count(len(v.workloads), "workload"), remedies, map[bool]string{true: "remedy", false: "remedies"}[remedies == 1])
-	runs := english.Count(len(v.Runs), "run")
+	size := fmt.Sprintf("%s × %d %s", texts.Count(len(v.workloads), "workload"), remedies,
+		map[bool]string{true: "remedy", false: "remedies"}[remedies == 1])
+	runs := texts.Count(len(v.Runs), "run")
 	if took := v.seconds(); took > 0 {
 		runs += " in " + lasted(time.Duration(took*float64(time.Second)))
 	}
 	return facts(when, size, known(counted(v.Settings.Pairs, "pair"), "%s per remedy"), runs,
-		known(memory.Bytes(v.Settings.Limit), "runs limited to %v"), above1(v.Settings.Jobs, "%d runs at a time"), known(v.Version, "steadyfit %s"))
+		known(memory.Bytes(v.Settings.Limit), "runs limited to %v"), above1(v.Settings.Jobs, "%d runs at a time"),
+		known(v.Version, "steadyfit %s"))
 }
 
 // workloadFacts describes the length and limits of a workload.
@@ -161,7 +167,8 @@ func (v *view) Variables() string {
 
 func (v *view) How() string {
 	s := v.Settings
-	text := fmt.Sprintf("%s per remedy, seed %d, intervals of slopes at %s%%", english.Count(s.Pairs, "pair"), s.Seed, significant(100*cmp.Or(s.Confidence, stats.Confidence), 2))
+	text := fmt.Sprintf("%s per remedy, seed %d, intervals of slopes at %s%%", texts.Count(s.Pairs, "pair"), s.Seed,
+		significant(100*cmp.Or(s.Confidence, stats.Confidence), 2))
 	if s.Quick {
 		text += ", the quick form"
 	}
@@ -180,7 +187,7 @@ func (v *view) Limits() string {
 
 func (v *view) Took() string {
 	if took := v.seconds(); took > 0 {
-		return fmt.Sprintf("%.0f s in %s", math.Round(took), english.Count(len(v.Runs), "run"))
+		return fmt.Sprintf("%.0f s in %s", math.Round(took), texts.Count(len(v.Runs), "run"))
 	}
 	return ""
 }

@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/memlayer"
-	"steadyfit/matrix"
+	"steadyfit/internal/texts"
 	"steadyfit/memory"
 )
 
@@ -180,7 +180,8 @@ func (r row) Ratios() [4]string {
 	return list
 }
 
-var phaseNames = []string{worker.PhaseStart, worker.PhaseLibrary, worker.PhaseLoaded, worker.PhaseFirst, worker.PhaseSteady, worker.PhaseClosed, worker.PhaseTrimmed}
+var phaseNames = []string{worker.PhaseStart, worker.PhaseLibrary, worker.PhaseLoaded, worker.PhaseFirst,
+	worker.PhaseSteady, worker.PhaseClosed, worker.PhaseTrimmed}
 
 func (v *view) PhaseNames() []string { return phaseNames }
 
@@ -234,7 +235,7 @@ func (v *view) remark(c *matrix.Combination) string {
 		parts = append(parts, "Not verified: "+strings.TrimSuffix(c.Unverified, ".")+".")
 	}
 	if d := c.Comparison; d != nil && d.More > 0 && c.Effect == compare.Unclear && !crashesToo(c) {
-		parts = append(parts, fmt.Sprintf("About %s would decide.", english.Count(d.More, "more pair")))
+		parts = append(parts, fmt.Sprintf("About %s would decide.", texts.Count(d.More, "more pair")))
 	}
 	return strings.Join(parts, " ")
 }

@@ -17,9 +17,9 @@ import (
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/machine"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 
@@ -93,7 +93,8 @@ func fixture(pairs int, seed uint64) *matrix.Result {
 	}
 	r := *fixtures[key]
 	r.Workloads, r.Remedies, r.Runs = slices.Clone(r.Workloads), slices.Clone(r.Remedies), slices.Clone(r.Runs)
-	r.Combinations, r.Calibration, r.Claims = slices.Clone(r.Combinations), slices.Clone(r.Calibration), slices.Clone(r.Claims)
+	r.Combinations, r.Calibration, r.Claims = slices.Clone(r.Combinations), slices.Clone(r.Calibration),
+		slices.Clone(r.Claims)
 	for i := range r.Combinations {
 		c := &r.Combinations[i]
 		c.Crashes = slices.Clone(c.Crashes)
@@ -123,31 +124,62 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 	w2.kind = memory.Flat
 	waiting[matrix.Keras] = w2
 	workloads := []fixtureWorkload{
-		{matrix.Workload{ID: "W0", Title: "all released, fixed shapes", What: "One train step on digits, batch 32; every tensor is closed.", Expected: "a jump, then flat (control)", Model: "digits-cnn", Steps: 1600, Every: 10, Epoch: 100, Batch: 32, Leak: i64(0)},
+		{matrix.Workload{ID: "W0", Title: "all released, fixed shapes",
+			What: "One train step on digits, batch 32; every tensor is closed.", Expected: "a jump, then flat (control)",
+			Model: "digits-cnn", Steps: 1600, Every: 10, Epoch: 100, Batch: 32, Leak: i64(0)},
 			same(course{kind: memory.Flat, level: 320 * mib, peak: 90 * mib, time: 1.9e6}),
-			map[string]change{"micro-4": {1, 0.62, 1.31, false, false}, "xla": {1, 1.4, 3.1, false, false}, "bf16": {1, 0.78, 0.91, false, false}}},
-		{matrix.Workload{ID: "W1", Title: "one fetched tensor never released", What: "W0's step, and one fetched tensor of 64 KiB that stays open.", Expected: "an exact line of 64 KiB per step (calibration)", Steps: 1600, Every: 10, Epoch: 100, Batch: 32, Leak: i64(65536)},
-			same(course{kind: memory.Leak, level: 320 * mib, slope: 65536, peak: 90 * mib, time: 2e6, cause: memlayer.LiveBytes}),
+			map[string]change{"micro-4": {1, 0.62, 1.31, false, false}, "xla": {1, 1.4, 3.1, false, false},
+				"bf16": {1, 0.78, 0.91, false, false}}},
+		{matrix.Workload{ID: "W1", Title: "one fetched tensor never released",
+			What:     "W0's step, and one fetched tensor of 64 KiB that stays open.",
+			Expected: "an exact line of 64 KiB per step (calibration)", Steps: 1600, Every: 10, Epoch: 100, Batch: 32,
+			Leak: i64(65536)},
+			same(course{kind: memory.Leak, level: 320 * mib, slope: 65536, peak: 90 * mib, time: 2e6,
+				cause: memlayer.LiveBytes}),
 			map[string]change{"close": {0, 0.8, 1, false, false}}},
-		{matrix.Workload{ID: "W2", Title: "input tensors left to the garbage collector", What: "One train step on 8 images of 224x224x3; input tensors are made anew each step and left to the garbage collector.", Expected: "a line or a saw-tooth", Model: "image-224", Steps: 160, Every: 2, Epoch: 20, Batch: 8},
-			waiting, map[string]change{"close": {0, 0.55, 0.98, false, false}, "gc-step": {0, 0.57, 1.42, false, false}, "gc-epoch": {0, 0.7, 1.04, false, false}, "gogc-20": {0.45, 0.9, 1.1, false, false}, "buffers": {0, 0.52, 0.81, false, false}, "batch-half": {0.5, 0.7, 0.52, false, false}}},
-		{matrix.Workload{ID: "W3", Title: "a new batch size each step", What: "Batch size drawn anew each step from 1..600, oneDNN on.", Expected: "a long ramp, then a plateau", Model: "digits-cnn", Steps: 1600, Every: 10, Epoch: 100, Batch: 600},
+		{matrix.Workload{ID: "W2", Title: "input tensors left to the garbage collector",
+			What: "One train step on 8 images of 224x224x3; input tensors are made anew each step and left to the garbage " +
+				"collector.", Expected: "a line or a saw-tooth", Model: "image-224", Steps: 160, Every: 2, Epoch: 20, Batch: 8},
+			waiting, map[string]change{"close": {0, 0.55, 0.98, false, false}, "gc-step": {0, 0.57, 1.42, false, false},
+				"gc-epoch": {0, 0.7, 1.04, false, false}, "gogc-20": {0.45, 0.9, 1.1, false, false},
+				"buffers": {0, 0.52, 0.81, false, false}, "batch-half": {0.5, 0.7, 0.52, false, false}}},
+		{matrix.Workload{ID: "W3", Title: "a new batch size each step",
+			What: "Batch size drawn anew each step from 1..600, oneDNN on.", Expected: "a long ramp, then a plateau",
+			Model: "digits-cnn", Steps: 1600, Every: 10, Epoch: 100, Batch: 600},
 			same(course{kind: memory.Plateau, level: 330 * mib, rise: 260 * mib, peak: 90 * mib, time: 8e6}),
 			map[string]change{"pad": {0, 0.7, 1.9, false, false}, "bucket": {0, 0.75, 1.2, false, false}}},
-		{matrix.Workload{ID: "W4", Title: "model loaded anew each step", What: "The image model is loaded anew each step, one train step on it; the session is dropped.", Expected: "a line without close; a plateau with it", Model: "image-224", Steps: 64, Every: 1, Epoch: 8, Batch: 8},
-			same(course{kind: memory.Leak, level: 380 * mib, slope: 12.4 * mib, peak: 400 * mib, time: 410e6, cause: memlayer.Of[memory.Layer](memlayer.TFUsed, "mklcpu")}),
-			map[string]change{"close-session": {0.93, 0.97, 1, false, false}, "close-all": {0.02, 0.61, 1.03, false, false}, "reuse": {0, 0.58, 0.31, false, false}, "jemalloc": {1, 1.08, 0.94, false, false}, "system-trim": {0.31, 0.5, 1.6, false, false}, "arenas-1": {1, 0.98, 1.24, false, false}}},
-		{matrix.Workload{ID: "W8", Title: "bursts freed out of order", What: "8 threads allocate 40 tensors each of 64-256 KiB, freed out of order.", Expected: "a ratchet with malloc in use flat", Steps: 640, Every: 5, Epoch: 40, Batch: 1},
-			same(course{kind: memory.Leak, level: 60 * mib, slope: 210 * kib, peak: 50 * mib, time: 11e6, cause: memory.MallocFree, trim: 0.8}),
-			map[string]change{"trim": {0, 0.5, 1.05, false, false}, "arenas-1": {0.05, 0.55, 1.9, false, false}, "arenas-2": {0.4, 0.7, 1.4, false, false}, "jemalloc": {0, 0.45, 0.88, false, false}, "tcmalloc": {1.6, 1.5, 0.85, false, false}}},
-		{matrix.Workload{ID: "W10", Title: "outputs kept as history", What: "Every step's predictions are kept in a slice of the program.", Expected: "a line on the host heap", Steps: 800, Every: 5, Epoch: 50, Batch: 256},
-			same(course{kind: memory.Leak, level: 310 * mib, slope: 40 * kib, peak: 60 * mib, time: 1.2e6, cause: "go heap live"}),
+		{matrix.Workload{ID: "W4", Title: "model loaded anew each step",
+			What:     "The image model is loaded anew each step, one train step on it; the session is dropped.",
+			Expected: "a line without close; a plateau with it", Model: "image-224", Steps: 64, Every: 1, Epoch: 8, Batch: 8},
+			same(course{kind: memory.Leak, level: 380 * mib, slope: 12.4 * mib, peak: 400 * mib, time: 410e6,
+				cause: memlayer.Of[memory.Layer](memlayer.TFUsed, "mklcpu")}),
+			map[string]change{"close-session": {0.93, 0.97, 1, false, false}, "close-all": {0.02, 0.61, 1.03, false, false},
+				"reuse": {0, 0.58, 0.31, false, false}, "jemalloc": {1, 1.08, 0.94, false, false},
+				"system-trim": {0.31, 0.5, 1.6, false, false}, "arenas-1": {1, 0.98, 1.24, false, false}}},
+		{matrix.Workload{ID: "W8", Title: "bursts freed out of order",
+			What:     "8 threads allocate 40 tensors each of 64-256 KiB, freed out of order.",
+			Expected: "a ratchet with malloc in use flat", Steps: 640, Every: 5, Epoch: 40, Batch: 1},
+			same(course{kind: memory.Leak, level: 60 * mib, slope: 210 * kib, peak: 50 * mib, time: 11e6,
+				cause: memory.MallocFree, trim: 0.8}),
+			map[string]change{"trim": {0, 0.5, 1.05, false, false}, "arenas-1": {0.05, 0.55, 1.9, false, false},
+				"arenas-2": {0.4, 0.7, 1.4, false, false}, "jemalloc": {0, 0.45, 0.88, false, false},
+				"tcmalloc": {1.6, 1.5, 0.85, false, false}}},
+		{matrix.Workload{ID: "W10", Title: "outputs kept as history",
+			What: "Every step's predictions are kept in a slice of the program.", Expected: "a line on the host heap",
+			Steps: 800, Every: 5, Epoch: 50, Batch: 256},
+			same(course{kind: memory.Leak, level: 310 * mib, slope: 40 * kib, peak: 60 * mib, time: 1.2e6,
+				cause: "go heap live"}),
 			map[string]change{"keep-last": {0, 0.85, 1, false, false}}},
-		{matrix.Workload{ID: "S3", Title: "image training under a memory limit", What: "224x224x3 images made by a generator each step, batch 32, Conv32-pool-Dense10.", Expected: "crash or not under a limit of 1.5 GiB", Model: "image-224", Steps: 80, Every: 1, Epoch: 10, Batch: 32, Limit: 3 << 29},
+		{matrix.Workload{ID: "S3", Title: "image training under a memory limit",
+			What:     "224x224x3 images made by a generator each step, batch 32, Conv32-pool-Dense10.",
+			Expected: "crash or not under a limit of 1.5 GiB", Model: "image-224", Steps: 80, Every: 1, Epoch: 10, Batch: 32,
+			Limit: 3 << 29},
 			map[string]course{matrix.Go: {kind: memory.Flat, level: 640 * mib, peak: 470 * mib, time: 140e6},
 				matrix.Galeone: {kind: memlayer.Crash, level: 640 * mib, slope: 18 * mib, peak: 470 * mib, time: 230e6},
 				matrix.Keras:   {kind: memlayer.Crash, level: 960 * mib, slope: 30 * mib, peak: 520 * mib, time: 240e6}},
-			map[string]change{"buffers": {0, 0.6, 0.9, false, true}, "micro-4": {0.4, 0.48, 1.3, false, true}, "micro-4-bf16": {0.3, 0.45, 1.04, false, true}, "bf16": {0.6, 0.7, 0.74, false, true}, "pool-cap": {1, 0.7, 1, true, false}, "batch-half": {0.5, 0.66, 0.53, false, true}}},
+			map[string]change{"buffers": {0, 0.6, 0.9, false, true}, "micro-4": {0.4, 0.48, 1.3, false, true},
+				"micro-4-bf16": {0.3, 0.45, 1.04, false, true}, "bf16": {0.6, 0.7, 0.74, false, true},
+				"pool-cap": {1, 0.7, 1, true, false}, "batch-half": {0.5, 0.66, 0.53, false, true}}},
 	}
 	var result matrix.Result
 	for _, w := range workloads {
@@ -169,9 +201,12 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 	start := time.Date(2026, 11, 20, 22, 4, 0, 0, time.UTC)
 	result.Schema, result.Version, result.Complete = 1, "0.3.0", true
 	result.Started, result.Ended = start, start.Add(3*time.Hour+12*time.Minute+40*time.Second)
-	result.Environment = machine.Environment{OS: "linux", Arch: "amd64", Kernel: "6.1.0", CPU: "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
-		Cores: 2, Memory: 16 << 30, Go: "go1.26.0", TensorFlow: map[string]string{"go": "2.21.0", "galeone": "2.21.0", "keras": "2.21.0"},
-		Keras: "3.15.0", Python: "3.12.4", GPUs: []string{}, Variables: map[string]string{"TF_CPP_MIN_LOG_LEVEL": "2", "GOMAXPROCS": "2"}, LoadBefore: 0.08, LoadAfter: 1.1}
+	result.Environment = machine.Environment{OS: "linux", Arch: "amd64", Kernel: "6.1.0",
+		CPU:   "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
+		Cores: 2, Memory: 16 << 30, Go: "go1.26.0", TensorFlow: map[string]string{"go": "2.21.0", "galeone": "2.21.0",
+			"keras": "2.21.0"},
+		Keras: "3.15.0", Python: "3.12.4", GPUs: []string{},
+		Variables: map[string]string{"TF_CPP_MIN_LOG_LEVEL": "2", "GOMAXPROCS": "2"}, LoadBefore: 0.08, LoadAfter: 1.1}
 	result.Settings = matrix.Settings{Pairs: pairs, Seed: 1, Confidence: stats.Confidence, Timeout: 120}
 	for _, runtime := range []string{matrix.Go, matrix.Galeone, matrix.Keras} {
 		for _, w := range workloads {
@@ -222,22 +257,36 @@ func makeFixture(pairs int, seed uint64) *matrix.Result {
 			}
 		}
 		result.Calibration = append(result.Calibration,
-			matrix.Calibration{Runtime: runtime, Workload: "W0", OK: true, Kinds: []memory.Kind{memory.Flat, memory.Flat, memory.Flat}, Slope: memory.Interval{Estimate: 0, Low: -12, High: 25}, Text: "a loop without a leak was called flat in 3 runs"},
-			matrix.Calibration{Runtime: runtime, Workload: "W1", OK: true, Expected: 65536, Kinds: []memory.Kind{memory.Leak, memory.Leak, memory.Leak}, Slope: memory.Interval{Estimate: 65561, Low: 65530, High: 65602}, Text: "a leak of 65536 B/step was measured as 65561 B/step [65530, 65602] in 3 runs"})
+			matrix.Calibration{Runtime: runtime, Workload: "W0", OK: true,
+				Kinds: []memory.Kind{memory.Flat, memory.Flat, memory.Flat},
+				Slope: memory.Interval{Estimate: 0, Low: -12, High: 25}, Text: "a loop without a leak was called flat in 3 runs"},
+			matrix.Calibration{Runtime: runtime, Workload: "W1", OK: true, Expected: 65536,
+				Kinds: []memory.Kind{memory.Leak, memory.Leak, memory.Leak},
+				Slope: memory.Interval{Estimate: 65561, Low: 65530, High: 65602},
+				Text:  "a leak of 65536 B/step was measured as 65561 B/step [65530, 65602] in 3 runs"})
 	}
 	result.Claims = []matrix.Claim{
-		{ID: "C2", Text: "intermediates of a step stay until they are released explicitly, more with larger batches", Says: "wrong for a compiled step: peak, not slope", Verdicts: []matrix.ClaimVerdict{
-			{Runtime: "go", Verdict: "does not hold", Text: "W0 is flat at 410 MiB; with half the batch it is flat too", Combinations: []string{"W0/none", "W0/batch-half"}},
-			{Runtime: "keras", Verdict: "does not hold", Text: "W0 is flat", Combinations: []string{"W0/none"}}}},
-		{ID: "C3", Text: "the language's GC is out of step with TensorFlow's memory", Says: "right, and in Go it is the main cause (tensorflow#57356)", Verdicts: []matrix.ClaimVerdict{
-			{Runtime: "go", Verdict: "holds in part", Text: "W2 is a saw-tooth 300 MiB deep and does not grow", Combinations: []string{"W2/none"}},
-			{Runtime: "galeone", Verdict: "holds", Text: "W2 grows by 4.6 MiB per step; waiting native bytes carry it", Combinations: []string{"W2/none", "W2/close"}},
-			{Runtime: "keras", Verdict: "does not hold", Text: "W2 is flat: CPython counts references", Combinations: []string{"W2/none"}}}},
-		{ID: "C10", Text: "clear_session each epoch stops growth, at some cost in speed", Says: "folk for a live model; the cost is unmeasured", Verdicts: []matrix.ClaimVerdict{
-			{Runtime: "keras", Verdict: "undecided", Text: "the interval of the ratio of slopes is [0.71, 1.3]", Combinations: []string{"W4/clear-session"}}},
+		{ID: "C2", Text: "intermediates of a step stay until they are released explicitly, more with larger batches",
+			Says: "wrong for a compiled step: peak, not slope", Verdicts: []matrix.ClaimVerdict{
+				{Runtime: "go", Verdict: "does not hold", Text: "W0 is flat at 410 MiB; with half the batch it is flat too",
+					Combinations: []string{"W0/none", "W0/batch-half"}},
+				{Runtime: "keras", Verdict: "does not hold", Text: "W0 is flat", Combinations: []string{"W0/none"}}}},
+		{ID: "C3", Text: "the language's GC is out of step with TensorFlow's memory",
+			Says: "right, and in Go it is the main cause (tensorflow#57356)", Verdicts: []matrix.ClaimVerdict{
+				{Runtime: "go", Verdict: "holds in part", Text: "W2 is a saw-tooth 300 MiB deep and does not grow",
+					Combinations: []string{"W2/none"}},
+				{Runtime: "galeone", Verdict: "holds", Text: "W2 grows by 4.6 MiB per step; waiting native bytes carry it",
+					Combinations: []string{"W2/none", "W2/close"}},
+				{Runtime: "keras", Verdict: "does not hold", Text: "W2 is flat: CPython counts references",
+					Combinations: []string{"W2/none"}}}},
+		{ID: "C10", Text: "clear_session each epoch stops growth, at some cost in speed",
+			Says: "folk for a live model; the cost is unmeasured", Verdicts: []matrix.ClaimVerdict{
+				{Runtime: "keras", Verdict: "undecided", Text: "the interval of the ratio of slopes is [0.71, 1.3]",
+					Combinations: []string{"W4/clear-session"}}},
 			Needs: "a GPU: steadyfit matrix --workloads W4 --remedies clear-session"},
 		{ID: "C12", Text: "LSTM and GRU layers keep previous computations", Says: "no evidence"},
-		{ID: "C16", Text: "dynamic shapes fragment memory until an allocation fails though enough is free", Says: "right, device pools", Needs: "a GPU: steadyfit matrix --workloads W3 --remedies cuda-async"},
+		{ID: "C16", Text: "dynamic shapes fragment memory until an allocation fails though enough is free",
+			Says: "right, device pools", Needs: "a GPU: steadyfit matrix --workloads W3 --remedies cuda-async"},
 	}
 	return &result
 }
@@ -277,8 +326,10 @@ eager|keras|peak|run_functions_eagerly|keras
 `
 
 func fixtureAbsent(runtime, workload string, m matrix.Remedy) string {
-	only := map[string][]string{"close": {"W1", "W2"}, "buffers": {"W2", "S3"}, "pad": {"W3"}, "bucket": {"W3"}, "keep-last": {"W10"},
-		"close-session": {"W4"}, "close-all": {"W4"}, "reuse": {"W4"}, "micro-4": {"W0", "S3"}, "micro-4-bf16": {"W0", "S3"}, "batch-half": {"W0", "W2", "S3"}}
+	only := map[string][]string{"close": {"W1", "W2"}, "buffers": {"W2", "S3"}, "pad": {"W3"}, "bucket": {"W3"},
+		"keep-last":     {"W10"},
+		"close-session": {"W4"}, "close-all": {"W4"}, "reuse": {"W4"}, "micro-4": {"W0", "S3"}, "micro-4-bf16": {"W0", "S3"},
+		"batch-half": {"W0", "W2", "S3"}}
 	switch list, ok := only[m.ID]; {
 	case m.NeedsGPU:
 		return "no GPU"
@@ -330,7 +381,8 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 		course += 100
 	}
 	jitter := func(v, share float64) int64 { return int64(v * (1 + share*random.NormFloat64())) }
-	run := matrix.RunResult{Runtime: runtime, Workload: w.ID, Remedy: remedy, Pair: pair, Key: fmt.Sprintf("%016x", hash.Sum64()),
+	run := matrix.RunResult{Runtime: runtime, Workload: w.ID, Remedy: remedy, Pair: pair,
+		Key:   fmt.Sprintf("%016x", hash.Sum64()),
 		Facts: map[string]string{"allocator": "glibc 2.36"}}
 	series, verdict := fixtureSeries(c, w.Workload, seed*1000+uint64(course))
 	run.Series = series
@@ -349,14 +401,16 @@ func fixtureRun(runtime string, w fixtureWorkload, remedy string, pair int, seed
 		s.Set("pss", memory.Reading{})
 		return s
 	}
-	run.Phases = map[string]memory.Sample{"start": phase(3 * mib), "library": phase(60 * mib), "loaded": phase(c.level * 0.6), "first": phase(c.level)}
+	run.Phases = map[string]memory.Sample{"start": phase(3 * mib), "library": phase(60 * mib),
+		"loaded": phase(c.level * 0.6), "first": phase(c.level)}
 	if c.kind == memlayer.Crash {
 		run.Failure, run.Cause = "failed", "killed by SIGKILL: memory limit of 1.5 GiB"
 		if remedy == "pool-cap" {
 			run.Failure, run.Cause = "out of memory", "RESOURCE_EXHAUSTED: OOM when allocating tensor with shape[32,222,222,32]"
 		}
 		run.Outcome = compare.Outcome{Verdict: compare.Crashed(run.Cause), StepTime: run.Outcome.StepTime}
-		run.Log = "2026-11-20 22:04:11: W tensorflow/core/framework/op_kernel.cc: OOM when allocating </script><script>alert(1)</script>"
+		run.Log = "2026-11-20 22:04:11: W tensorflow/core/framework/op_kernel.cc: OOM when allocating " +
+			"</script><script>alert(1)</script>"
 		return run
 	}
 	run.Phases["steady"] = phase(float64(last))
@@ -475,5 +529,6 @@ func fixtureFigures(c *matrix.Combination, runs []matrix.RunResult) {
 		s := r.Phases["traced"]
 		return s.Get(memlayer.Of[memory.Layer](memlayer.TFPeak, "mklcpu"))
 	})
-	c.Figures.Loaded, c.Figures.Level, c.Figures.Closed, c.Figures.Trimmed = phase("loaded"), phase("steady"), phase("closed"), phase("trimmed")
+	c.Figures.Loaded, c.Figures.Level, c.Figures.Closed, c.Figures.Trimmed = phase("loaded"), phase("steady"),
+		phase("closed"), phase("trimmed")
 }

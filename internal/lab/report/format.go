@@ -12,9 +12,9 @@ import (
 	"unicode/utf8"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/memlayer"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 
@@ -184,7 +184,8 @@ func (v *view) Verdict(c *matrix.Combination) string {
 	case memory.Plateau:
 		if d.Slope.Low > 0 && d.Slope.Estimate > d.NoiseFloor {
 			return fmt.Sprintf("rises by %s to %s, then by %s, within its budget of %s", d.Level-d.Start, d.Level,
-				strings.TrimPrefix(slopeText(c, false), "+"), strings.TrimPrefix(memlayer.Rate(d.Layer, d.Per, float64(d.Budget)), "+"))
+				strings.TrimPrefix(slopeText(c, false), "+"), strings.TrimPrefix(memlayer.Rate(d.Layer, d.Per, float64(d.Budget)),
+					"+"))
 		}
 		return fmt.Sprintf("rises by %s, then level at %s", d.Level-d.Start, d.Level)
 	case memory.Jump:
@@ -247,10 +248,11 @@ func (v *view) crash(c *matrix.Combination) string {
 
 // causes has a sentence for each value of Verdict.Cause.
 var causes = map[string]string{
-	memlayer.GCLag:        "unreachable native objects wait for the garbage collector, which does not see their size",
-	memlayer.Unreleased:   "native objects are created and never released",
-	memlayer.HostHistory:  "the program itself keeps objects on the Go heap",
-	memlayer.RuntimeCache: "TensorFlow's allocators hold more with each step, and the number of objects stays the same: a cache or the graph grows",
+	memlayer.GCLag:       "unreachable native objects wait for the garbage collector, which does not see their size",
+	memlayer.Unreleased:  "native objects are created and never released",
+	memlayer.HostHistory: "the program itself keeps objects on the Go heap",
+	memlayer.RuntimeCache: "TensorFlow's allocators hold more with each step, and the number of objects stays the " +
+		"same: a cache or the graph grows",
 	memlayer.NativeHeap:   "memory in use of malloc grows with each step, and no layer above explains it",
 	memlayer.GoRuntime:    "the Go runtime holds more than its heap needs",
 	memlayer.Retention:    "an allocator keeps freed memory; memory in use of malloc is flat",
@@ -336,13 +338,17 @@ const unverified compare.Effect = "unverified"
 
 // looks are in the order of the legend, the best effect first.
 var looks = []look{
-	{compare.Works, "✓", "works", "works", "a slope is at most a tenth (or less than half, and no run grows); a peak or level is lower by at least a fifth", green},
+	{compare.Works, "✓", "works", "works", "a slope is at most a tenth (or less than half, and no run grows); a peak " +
+		"or level is lower by at least a fifth", green},
 	{compare.Partly, "◐", "partly", "partly", "lower by at least 5%, but not enough to count as works", yellow},
-	{compare.NoEffect, "=", "no effect", "none", "within 10% of the amount without the remedy, or lower by less than 5%", ""},
-	{unverified, "=?", "not verified", "unclear", "no difference was seen, but nothing shows that the remedy was applied", ""},
+	{compare.NoEffect, "=", "no effect", "none", "within 10% of the amount without the remedy, or lower by less than 5%",
+		""},
+	{unverified, "=?", "not verified", "unclear", "no difference was seen, but nothing shows that the remedy was applied",
+		""},
 	{compare.Harmful, "✗", "harmful", "harm", "higher by more than 10%, or the runs crash with it", red},
 	{compare.Unclear, "?", "unclear", "unclear", "the interval contains both an effect and no effect", ""},
-	{compare.CouldNotApply, "!", "not applied", "absent", "the remedy could not be applied on this machine; the reason is beside it", faint},
+	{compare.CouldNotApply, "!", "not applied", "absent",
+		"the remedy could not be applied on this machine; the reason is beside it", faint},
 	{compare.NotApplicable, "·", "n/a", "na", "the remedy changes nothing on this workload or runtime", faint},
 }
 
@@ -383,7 +389,8 @@ func sentence(text string) string {
 
 // oneLine replaces control characters and line breaks.
 func oneLine(text string) string {
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }),
+		" ")
 }
 
 func lasted(d time.Duration) string {

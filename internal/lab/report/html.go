@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/uplot"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 
@@ -24,8 +24,10 @@ var assets embed.FS
 var pageTemplate = uplot.Template(assets, template.FuncMap{
 	"size": size, "duration": duration, "sentence": sentence, "spread": spread,
 	"slope": func(c *matrix.Combination) string { return slopeText(c, false) },
-	"best":  best, "slopeOf": rate, "calibration": calibrationText, "bytes": func(n int64, none string) string { return cmp.Or(known(memory.Bytes(n), "%v"), none) },
-	"exactly": func(v float64) string { return rate(memory.Interval{Estimate: v}, false) }, "join": func(list []string) string { return strings.Join(list, ", ") },
+	"best":  best, "slopeOf": rate, "calibration": calibrationText,
+	"bytes":   func(n int64, none string) string { return cmp.Or(known(memory.Bytes(n), "%v"), none) },
+	"exactly": func(v float64) string { return rate(memory.Interval{Estimate: v}, false) },
+	"join":    func(list []string) string { return strings.Join(list, ", ") },
 })
 
 type page struct {
@@ -209,7 +211,10 @@ func (v *view) Groups(runtime string) []group {
 func (v *view) Unmeasured(runtime string) []matrix.Remedy {
 	return slices.DeleteFunc(matrix.Remedies(), func(m matrix.Remedy) bool {
 		return len(m.Runtimes) > 0 && !slices.Contains(m.Runtimes, runtime) ||
-			slices.ContainsFunc(v.Combinations, func(c matrix.Combination) bool { return c.Runtime == runtime && c.Remedy == m.ID })
+			slices.ContainsFunc(v.Combinations, func(c matrix.Combination) bool {
+				return c.Runtime == runtime &&
+					c.Remedy == m.ID
+			})
 	})
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
-	"steadyfit/matrix"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/memory"
 )
 
@@ -100,7 +100,8 @@ func TestHTML(t *testing.T) {
 	for _, want := range []string{
 		"galeone 4 of 7 workloads grow, 1 crashes; each has a remedy that cures it",
 		"Not part of this matrix: set references to nil, GOMEMLIMIT=256MiB, a quarter of the batch,",
-		"The calibration succeeded: a leak of known size was measured to within 0.04%, and the control without a leak shows no growth, on go, galeone and keras.",
+		"The calibration succeeded: a leak of known size was measured to within 0.04%, and the control without a leak " +
+			"shows no growth, on go, galeone and keras.",
 		"16.0 GiB of memory · no GPU · TensorFlow 2.21.0 · Keras 3.15.0 · linux/amd64",
 		"waiting native bytes : unreachable native objects wait for the garbage collector",
 		"Crashes without it and with it: killed by SIGKILL: memory limit of 1.5 GiB (3 of 3 runs).",

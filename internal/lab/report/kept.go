@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 
@@ -47,12 +47,14 @@ func (v *view) keeps(all []answer) []kept {
 		if f.Loaded == nil || f.Level == nil || f.Closed == nil {
 			continue
 		}
-		k := kept{answer: a, loaded: memory.Bytes(*f.Loaded), level: memory.Bytes(*f.Level), closed: memory.Bytes(*f.Closed), trimmed: f.Trimmed}
+		k := kept{answer: a, loaded: memory.Bytes(*f.Loaded), level: memory.Bytes(*f.Level), closed: memory.Bytes(*f.Closed),
+			trimmed: f.Trimmed}
 		if k.held() < heldWorth || 2*k.held() < k.level-k.loaded {
 			continue
 		}
 		for _, m := range v.remedies {
-			if c := v.combination(a.Runtime, a.Workload.ID, m.ID); c != nil && c.Comparison != nil && c.Comparison.Reset.OK && !v.lessWork(m.ID) {
+			if c := v.combination(a.Runtime, a.Workload.ID, m.ID); c != nil && c.Comparison != nil && c.Comparison.Reset.OK &&
+				!v.lessWork(m.ID) {
 				k.add(c, m.Goal)
 			}
 		}
@@ -64,7 +66,8 @@ func (v *view) keeps(all []answer) []kept {
 		list = append(list, k)
 	}
 	slices.SortStableFunc(list, func(x, y kept) int {
-		return cmp.Or(cmp.Compare(min(len(x.Workload.Like), 1), min(len(y.Workload.Like), 1)), cmp.Compare(y.held(), x.held()))
+		return cmp.Or(cmp.Compare(min(len(x.Workload.Like), 1), min(len(y.Workload.Like), 1)),
+			cmp.Compare(y.held(), x.held()))
 	})
 	return list
 }
@@ -102,9 +105,10 @@ func (k kept) Of() string     { return fmt.Sprintf("held after the close, of %s 
 
 // KeptLines returns the lines with the remedies, by the amount of memory that they return.
 func (v *view) KeptLines(k kept) []line {
-	back := v.line("works", "✓ Comes back", "It comes back ", green, k.back, mostReturns, func(c *matrix.Combination) (string, string) {
-		return "to " + size(c.Figures.Closed) + " with", v.afterClose(c)
-	})
+	back := v.line("works", "✓ Comes back", "It comes back ", green, k.back, mostReturns,
+		func(c *matrix.Combination) (string, string) {
+			return "to " + size(c.Figures.Closed) + " with", v.afterClose(c)
+		})
 	if len(k.back) == 0 {
 		back.Label, back.Note, back.color = "Comes back", "No setting that was tried brings it back.", yellow
 		if k.Compared == 0 {
@@ -112,9 +116,10 @@ func (v *view) KeptLines(k kept) []line {
 		}
 	}
 	lines := []line{back,
-		v.line("works", "✓ Less is taken", "Less is taken to begin with: ", "", k.fewer, mostReturns, func(c *matrix.Combination) (string, string) {
-			return size(c.Figures.Closed) + " with", v.afterClose(c)
-		}),
+		v.line("works", "✓ Less is taken", "Less is taken to begin with: ", "", k.fewer, mostReturns,
+			func(c *matrix.Combination) (string, string) {
+				return size(c.Figures.Closed) + " with", v.afterClose(c)
+			}),
 		v.names("partly", "◐ A little less", "A little less with ", "", k.alittle),
 		v.names("none", "= As much", "As much with ", "", k.same),
 		v.unseenLine(k.unseen),
@@ -124,7 +129,8 @@ func (v *view) KeptLines(k kept) []line {
 
 // Course describes the memory between the phases of a run in one sentence.
 func (k kept) Course() string {
-	text := fmt.Sprintf("%s before the first step, %s in the loop, %s after everything was closed", k.loaded, k.level, k.closed)
+	text := fmt.Sprintf("%s before the first step, %s in the loop, %s after everything was closed", k.loaded, k.level,
+		k.closed)
 	if k.trimmed != nil {
 		text += fmt.Sprintf(", %s after malloc_trim in addition", size(k.trimmed))
 	}

@@ -9,15 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 
 func amount(mib int64) *int64 { return i64(mib << 20) }
 
 func exactly(estimate float64, effect compare.Effect) compare.Ratio {
-	return compare.Ratio{Interval: memory.Interval{Estimate: estimate, Low: estimate, High: estimate}, OK: true, Effect: effect}
+	return compare.Ratio{Interval: memory.Interval{Estimate: estimate, Low: estimate, High: estimate}, OK: true,
+		Effect: effect}
 }
 
 // keptFixture returns measurements of generated images: 807 MiB in the loop, almost all of which
@@ -28,23 +29,28 @@ func keptFixture() *matrix.Result {
 		Remedies: []matrix.Remedy{
 			{ID: "trim", Title: "malloc_trim each epoch", Goal: compare.LowerReset},
 			{ID: "system-allocator", Title: "no pool", Goal: compare.LowerReset, Env: map[string]string{bypass: "1"}},
-			{ID: "system-trim", Title: "no pool, malloc_trim each epoch", Goal: compare.LowerReset, Env: map[string]string{bypass: "1"}},
+			{ID: "system-trim", Title: "no pool, malloc_trim each epoch", Goal: compare.LowerReset,
+				Env: map[string]string{bypass: "1"}},
 			{ID: "buffers", Title: "one buffer", Goal: compare.LowerSlope},
-			{ID: "batch-half", Title: "half the batch", Goal: compare.LowerPeak, Params: map[string]string{"batch_divide": "2"}}}}
+			{ID: "batch-half", Title: "half the batch", Goal: compare.LowerPeak,
+				Params: map[string]string{"batch_divide": "2"}}}}
 	var closed memory.Sample
 	closed.Set(memory.MallocUsed, memory.Known(1210*memory.MiB))
 	closed.Set(memory.MallocFree, memory.Known(27*memory.MiB))
 	var loaded memory.Sample
 	loaded.Set(memory.MallocUsed, memory.Known(93*memory.MiB))
 	loaded.Set(memory.MallocFree, memory.Known(6*memory.MiB))
-	r.Runs = []matrix.RunResult{{ID: 1, Runtime: "go", Workload: "S3", Remedy: matrix.Baseline, Phases: map[string]memory.Sample{"loaded": loaded, "closed": closed}}}
+	r.Runs = []matrix.RunResult{{ID: 1, Runtime: "go", Workload: "S3", Remedy: matrix.Baseline,
+		Phases: map[string]memory.Sample{"loaded": loaded, "closed": closed}}}
 	add := func(remedy string, level, closed, trimmed int64, reset, time compare.Ratio) {
-		c := matrix.Combination{Runtime: "go", Workload: "S3", Remedy: remedy, Effect: reset.Effect, Verdict: &memory.Verdict{Kind: memory.Jump, Samples: 64, Start: 710 * memory.MiB, Level: 807 * memory.MiB},
+		c := matrix.Combination{Runtime: "go", Workload: "S3", Remedy: remedy, Effect: reset.Effect,
+			Verdict: &memory.Verdict{Kind: memory.Jump, Samples: 64, Start: 710 * memory.MiB, Level: 807 * memory.MiB},
 			Figures: matrix.Figures{Loaded: amount(109), Level: amount(level), Closed: amount(closed), Trimmed: amount(trimmed)}}
 		if remedy == matrix.Baseline {
 			c.Runs = []int{1}
 		} else {
-			c.Comparison = &compare.Comparison{Goal: compare.LowerReset, Pairs: 3, Reset: reset, StepTime: time, Peak: exactly(1, compare.NoEffect), Effect: reset.Effect}
+			c.Comparison = &compare.Comparison{Goal: compare.LowerReset, Pairs: 3, Reset: reset, StepTime: time,
+				Peak: exactly(1, compare.NoEffect), Effect: reset.Effect}
 		}
 		r.Combinations = append(r.Combinations, c)
 	}
@@ -62,17 +68,22 @@ func keptFixture() *matrix.Result {
 func TestKept(t *testing.T) {
 	r := keptFixture()
 	for _, page := range []string{visible(render(t, r)), strings.Join(strings.Fields(inText(t, r, TextOptions{})), " ")} {
-		has(t, page, "109.0 MiB before the first step, 807.0 MiB in the loop, 789.0 MiB after everything was closed, 777.0 MiB after malloc_trim in addition.")
-		has(t, page, "TensorFlow's pool keeps freed memory: without the pool it comes back; malloc, from which the pool takes its memory, counts 1.2 GiB as in use and 27.0 MiB as free.")
+		has(t, page, "109.0 MiB before the first step, 807.0 MiB in the loop, 789.0 MiB after everything was closed, "+
+			"777.0 MiB after malloc_trim in addition.")
+		has(t, page, "TensorFlow's pool keeps freed memory: without the pool it comes back; malloc, from which the pool "+
+			"takes its memory, counts 1.2 GiB as in use and 27.0 MiB as free.")
 		has(t, page, "45.0 MiB after malloc_trim; step time ×2.16")
 	}
 	page := render(t, r)
-	has(t, visible(page), "789.0 MiB kept ✓ Comes back to 44.0 MiB with no pool, malloc_trim each epoch step time ×2.20; peak as before (×1.00)")
+	has(t, visible(page), "789.0 MiB kept ✓ Comes back to 44.0 MiB with no pool, malloc_trim each epoch step time "+
+		"×2.20; peak as before (×1.00)")
 	_, rest, _ := strings.Cut(page, `<article class="card kept">`)
 	article, _, _ := strings.Cut(rest, "</article>")
 	card := visible(article)
-	require.Less(t, strings.Index(card, "to 44.0 MiB with no pool, malloc_trim each epoch"), strings.Index(card, "to 209.0 MiB with no pool"), "what returns most comes first")
-	has(t, card, "✓ Less is taken 320.0 MiB with one buffer") // it took less memory from the beginning, so none is returned
+	require.Less(t, strings.Index(card, "to 44.0 MiB with no pool, malloc_trim each epoch"),
+		strings.Index(card, "to 209.0 MiB with no pool"), "what returns most comes first")
+	// it took less memory from the beginning, so none is returned
+	has(t, card, "✓ Less is taken 320.0 MiB with one buffer")
 	has(t, card, "= As much malloc_trim each epoch")
 	hasNot(t, card, "half the batch") // its steps do less work
 
@@ -105,7 +116,8 @@ func TestKeptByMalloc(t *testing.T) {
 	r.Runs[0].Phases["closed"] = s
 	has(t, visible(render(t, r)), "malloc keeps 700.0 MiB of freed memory.")
 	r.Runs = nil
-	r.Combinations = slices.DeleteFunc(r.Combinations, func(c matrix.Combination) bool { return strings.HasPrefix(c.Remedy, "system") })
+	r.Combinations = slices.DeleteFunc(r.Combinations,
+		func(c matrix.Combination) bool { return strings.HasPrefix(c.Remedy, "system") })
 	has(t, visible(render(t, r)), "No figure shows which allocator keeps it.")
 }
 
@@ -115,16 +127,22 @@ func TestSurvivors(t *testing.T) {
 	r := keptFixture()
 	r.Combinations = r.Combinations[:1]
 	r.Combinations[0].Figures.Peak, r.Combinations[0].Figures.StepTime = amount(1090), i64(136e6)
-	r.Workloads = append(r.Workloads, matrix.Workload{ID: "S3m", Title: "images under a memory limit", Like: "S3", Limit: 768 << 20})
+	r.Workloads = append(r.Workloads, matrix.Workload{ID: "S3m", Title: "images under a memory limit", Like: "S3",
+		Limit: 768 << 20})
 	crashed := compare.Crashed("killed by the kernel: memory limit of 768.0 MiB")
 	r.Combinations = append(r.Combinations,
-		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: matrix.Baseline, Verdict: &crashed, Crashes: []string{"killed"}},
-		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "batch-half", Effect: compare.Works, Figures: matrix.Figures{Peak: amount(717), StepTime: i64(70e6)},
-			Verdict: &memory.Verdict{Kind: memory.Flat}, Comparison: &compare.Comparison{Effect: compare.Works, Pairs: 2, BaseCrashes: 2}},
-		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "trim", Effect: compare.NoEffect, Verdict: &crashed, Crashes: []string{"killed", "killed"},
+		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: matrix.Baseline, Verdict: &crashed,
+			Crashes: []string{"killed"}},
+		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "batch-half", Effect: compare.Works,
+			Figures: matrix.Figures{Peak: amount(717), StepTime: i64(70e6)},
+			Verdict: &memory.Verdict{Kind: memory.Flat}, Comparison: &compare.Comparison{Effect: compare.Works, Pairs: 2,
+				BaseCrashes: 2}},
+		matrix.Combination{Runtime: "go", Workload: "S3m", Remedy: "trim", Effect: compare.NoEffect, Verdict: &crashed,
+			Crashes:    []string{"killed", "killed"},
 			Comparison: &compare.Comparison{Effect: compare.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}})
 	text := visible(render(t, r))
-	has(t, text, "✓ Survives with half the batch peak 717.0 MiB; 70.0 ms per smaller step Without the limit (S3): peak 1.1 GiB; 136 ms per step.")
+	has(t, text, "✓ Survives with half the batch peak 717.0 MiB; 70.0 ms per smaller step Without the limit (S3): peak "+
+		"1.1 GiB; 136 ms per step.")
 	has(t, text, "= Crashes too with malloc_trim each epoch")
 	has(t, inText(t, r, TextOptions{Width: 200}), "Without the limit (S3): peak 1.1 GiB; 136 ms per step.")
 	r.Workloads[0].Limit = 1 << 30
@@ -136,19 +154,24 @@ func TestSurvivors(t *testing.T) {
 func TestWaiting(t *testing.T) {
 	r := &matrix.Result{Workloads: []matrix.Workload{{ID: "W2", Title: "input tensors left to the collector"}}}
 	leak := func(cause string) *memory.Verdict {
-		return &memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}, Samples: 96, Cause: cause, Carrier: memlayer.WaitingBytes, Layer: memory.Anon}
+		return &memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}, Samples: 96,
+			Cause: cause, Carrier: memlayer.WaitingBytes, Layer: memory.Anon}
 	}
 	r.Combinations = []matrix.Combination{
-		{Runtime: "galeone", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memlayer.GCLag), Figures: matrix.Figures{StepTime: i64(45e6)}},
+		{Runtime: "galeone", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memlayer.GCLag),
+			Figures: matrix.Figures{StepTime: i64(45e6)}},
 		{Runtime: "go", Workload: "W2", Remedy: matrix.Baseline, Verdict: leak(memlayer.Unreleased)}}
 	const nothing = "No remedy on galeone releases them explicitly."
 	text := visible(render(t, r))
 	has(t, text, nothing)
 	hasNot(t, text, "The same workload on go")
-	r.Combinations = append(r.Combinations, matrix.Combination{Runtime: "go", Workload: "W2", Remedy: "close", Effect: compare.Works, Verdict: &memory.Verdict{Kind: memory.Flat, Level: 361 * memory.MiB, Samples: 96},
-		Comparison: &compare.Comparison{Effect: compare.Works, Goal: compare.LowerSlope, Slope: exactly(0, compare.Works)}, Figures: matrix.Figures{StepTime: i64(40e6)}})
+	r.Combinations = append(r.Combinations, matrix.Combination{Runtime: "go", Workload: "W2", Remedy: "close",
+		Effect: compare.Works, Verdict: &memory.Verdict{Kind: memory.Flat, Level: 361 * memory.MiB, Samples: 96},
+		Comparison: &compare.Comparison{Effect: compare.Works, Goal: compare.LowerSlope, Slope: exactly(0, compare.Works)},
+		Figures:    matrix.Figures{StepTime: i64(40e6)}})
 	r.Remedies = []matrix.Remedy{{ID: "close", Title: "close tensors", Runtimes: []string{"go"}}}
-	want := nothing + " The same workload on go with “close tensors”: flat at 361.0 MiB; a step takes 40.0 ms, 45.0 ms here."
+	want := nothing + " The same workload on go with “close tensors”: flat at 361.0 MiB; a step takes 40.0 ms, 45.0 ms " +
+		"here."
 	has(t, visible(render(t, r)), want)
 	has(t, inText(t, r, TextOptions{Width: 1000}), want)
 	// A run without a collection does not show endless growth.
@@ -181,7 +204,8 @@ func TestBarren(t *testing.T) {
 	require.Equal(t, "W4, W8 and W10", names()["gogc-20"])
 	require.NotContains(t, names(), "trim", "it works on W8")
 	for i := range r.Combinations {
-		if c := &r.Combinations[i]; c.Runtime == "go" && c.Workload != "W1" && c.Workload != "W4" && c.Remedy == matrix.Baseline {
+		if c := &r.Combinations[i]; c.Runtime == "go" && c.Workload != "W1" && c.Workload != "W4" &&
+			c.Remedy == matrix.Baseline {
 			c.Verdict = &memory.Verdict{Kind: memory.Flat}
 		}
 	}
@@ -255,7 +279,8 @@ func TestUnverified(t *testing.T) {
 	r.Combinations = r.Combinations[:2]
 	leak := &memory.Verdict{Kind: memory.Leak, Samples: 64, Slope: memory.Interval{Estimate: 5e6, Low: 5e6, High: 5e6}}
 	r.Combinations[0].Verdict, r.Combinations[1].Unverified = leak, reason
-	r.Combinations[1].Comparison.Goal, r.Combinations[1].Comparison.Slope = compare.LowerSlope, exactly(1, compare.NoEffect)
+	r.Combinations[1].Comparison.Goal, r.Combinations[1].Comparison.Slope = compare.LowerSlope,
+		exactly(1, compare.NoEffect)
 	has(t, visible(render(t, r)), "no remedy is shown to cure that")
 	has(t, inText(t, r, terminal), "No remedy is shown to remove it.")
 	r.Combinations[1].Unverified = ""
@@ -270,7 +295,8 @@ func TestUnverified(t *testing.T) {
 	crashed := compare.Crashed("killed by the kernel")
 	r.Combinations = r.Combinations[:2]
 	r.Combinations[0].Verdict, r.Combinations[1].Verdict = &crashed, &crashed
-	r.Combinations[1].Comparison = &compare.Comparison{Effect: compare.NoEffect, Pairs: 2, BaseCrashes: 2, RemedyCrashes: 2}
+	r.Combinations[1].Comparison = &compare.Comparison{Effect: compare.NoEffect, Pairs: 2, BaseCrashes: 2,
+		RemedyCrashes: 2}
 	text = visible(render(t, r))
 	hasNot(t, text, "Crashes too with")
 	has(t, text, "=? Not verified, no difference seen malloc_trim each epoch")
@@ -282,7 +308,8 @@ func TestFactsByRuntime(t *testing.T) {
 	w := matrix.Workload{Steps: 2400, Every: 24, Epoch: 240, Batch: 300}
 	require.NoError(t, json.Unmarshal([]byte(`{"on": {"keras": {"steps": 240, "every": 3, "epoch": 24, "limit_bytes": 1073741824}}}`), &w))
 	require.Equal(t, "2400 steps in epochs of 240 · a sample every 24 · batch 300", workloadFacts(w, "go"))
-	require.Equal(t, "240 steps in epochs of 24 · a sample every 3 · batch 300 · under a limit of 1.0 GiB", workloadFacts(w, "keras"))
+	require.Equal(t, "240 steps in epochs of 24 · a sample every 3 · batch 300 · under a limit of 1.0 GiB",
+		workloadFacts(w, "keras"))
 }
 
 // TestSettings checks the limit and its kind, the number of parallel runs, and the remedies

@@ -9,9 +9,9 @@ import (
 	"slices"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 

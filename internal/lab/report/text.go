@@ -13,10 +13,10 @@ import (
 	"text/template"
 	"unicode/utf8"
 
-	"steadyfit/internal/english"
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/stats"
-	"steadyfit/matrix"
+	"steadyfit/internal/texts"
 )
 
 // TextOptions are the options of Text and Compare.
@@ -65,9 +65,10 @@ func mark(color string) string { return colorBegin + color + colorEnd }
 var textFile embed.FS
 
 var textTemplate = template.Must(template.New("").Funcs(template.FuncMap{
-	"p": func() string { return paragraphEnd }, "tab": func() string { return leadEnd }, "raw": func() string { return verbatim },
+	"p": func() string { return paragraphEnd }, "tab": func() string { return leadEnd },
+	"raw":  func() string { return verbatim },
 	"bold": func() string { return mark(bold) }, "red": func() string { return mark(red) },
-	"size": size, "count": english.Count[int], "share": share, "add": func(a, b int) int { return a + b },
+	"size": size, "count": texts.Count[int], "share": share, "add": func(a, b int) int { return a + b },
 	"md": markdown, "sentence": sentence, "stopped": func(s string) string { return strings.TrimSuffix(s, ".") + "." },
 }).ParseFS(textFile, "text.tmpl"))
 
@@ -113,7 +114,7 @@ func (o TextOptions) paragraph(out io.Writer, text string) {
 		text = strings.TrimLeft(lead, " ")
 		lead = lead[:len(lead)-len(text)]
 	}
-	for line := range strings.Lines(english.Wrap(lead, columns(lead), oneLine(text), o.Width) + "\n") {
+	for line := range strings.Lines(texts.Wrap(lead, columns(lead), oneLine(text), o.Width) + "\n") {
 		fmt.Fprintln(out, strings.TrimRight(o.paint(strings.TrimSuffix(line, "\n"), color), " "))
 	}
 }
@@ -150,7 +151,8 @@ func share(same, all int) string {
 func (t *text) Table(runtime string) string {
 	without := func(of func(*matrix.Combination) bool) bool {
 		return !slices.ContainsFunc(t.Combinations, func(c matrix.Combination) bool {
-			return c.Runtime == runtime && c.Remedy != matrix.Baseline && c.Effect != compare.NotApplicable && c.Effect != compare.CouldNotApply && of(&c)
+			return c.Runtime == runtime && c.Remedy != matrix.Baseline && c.Effect != compare.NotApplicable &&
+				c.Effect != compare.CouldNotApply && of(&c)
 		})
 	}
 	remedies := slices.DeleteFunc(slices.Clone(t.remedies), func(m matrix.Remedy) bool {
@@ -213,7 +215,8 @@ func (v *view) cell(c *matrix.Combination) string {
 	case math.Abs(r.Estimate) >= 99.95:
 		return text + " >99"
 	}
-	return text + map[string]string{"slope": "s", "peak": "p", "after close": "c", "GPU": "g"}[name] + strings.TrimPrefix(times(r, false), "×")
+	return text + map[string]string{"slope": "s", "peak": "p", "after close": "c", "GPU": "g"}[name] +
+		strings.TrimPrefix(times(r, false), "×")
 }
 
 // usualTime returns the median ratio of step times.

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 
@@ -64,21 +64,26 @@ func TestFormat(t *testing.T) {
 		{rate(memory.Interval{}, true), "0.0 B/step [0.0, 0.0]"},
 		{rate(memory.Interval{Estimate: 100, Low: -3 * kib, High: 4 * kib}, true), "+0.1 KiB/step [−3.0, 4.0]"},
 		{rate(memory.Interval{Estimate: 100, Low: -3 * kib, High: 4 * kib}, false), "+100 B/step"},
-		{duration(i64(131_000)), "131 µs"}, {duration(i64(1_520_000)), "1.52 ms"}, {duration(i64(2_100_000_000)), "2.10 s"}, {duration(nil), "–"}, {duration(i64(0)), "0 ns"},
+		{duration(i64(131_000)), "131 µs"}, {duration(i64(1_520_000)), "1.52 ms"}, {duration(i64(2_100_000_000)), "2.10 s"},
+		{duration(nil), "–"}, {duration(i64(0)), "0 ns"},
 		{size(nil), "–"}, {size(i64(0)), "0 B"}, {reading(memory.Reading{}), "–"},
 		{times(compare.Ratio{}, true), "–"},
-		{times(compare.Ratio{Interval: memory.Interval{Estimate: -0.001, Low: -0.02, High: 0.004}, OK: true}, true), "×0 [−0.02, 0]"},
-		{times(compare.Ratio{Interval: memory.Interval{Estimate: 0.004, Low: 0.0034, High: 0.011}, OK: true}, true), "×0.004 [0.003, 0.01]"},
+		{times(compare.Ratio{Interval: memory.Interval{Estimate: -0.001, Low: -0.02, High: 0.004}, OK: true}, true),
+			"×0 [−0.02, 0]"},
+		{times(compare.Ratio{Interval: memory.Interval{Estimate: 0.004, Low: 0.0034, High: 0.011}, OK: true}, true),
+			"×0.004 [0.003, 0.01]"},
 		{times(compare.Ratio{Interval: memory.Interval{Estimate: 19.8}, OK: true}, false), "×19.8"},
 		{times(unboundedRatio, true), "×1.00 [0, ∞]"},
-		{sentence("malloc_trim gave nothing"), "malloc_trim gave nothing."}, {sentence(" the peak is 0.5 times "), "The peak is 0.5 times."}, {sentence(""), ""},
+		{sentence("malloc_trim gave nothing"), "malloc_trim gave nothing."},
+		{sentence(" the peak is 0.5 times "), "The peak is 0.5 times."}, {sentence(""), ""},
 	} {
 		require.Equal(t, test.want, test.got)
 	}
 }
 
 // unboundedRatio has no upper bound.
-var unboundedRatio = compare.Ratio{Interval: memory.Interval{Estimate: 1, High: math.MaxFloat64}, OK: true, Unbounded: true, Effect: compare.Unclear}
+var unboundedRatio = compare.Ratio{Interval: memory.Interval{Estimate: 1, High: math.MaxFloat64}, OK: true,
+	Unbounded: true, Effect: compare.Unclear}
 
 // TestUnbounded checks that a missing bound never appears as a number of 309 digits.
 func TestUnbounded(t *testing.T) {
@@ -144,7 +149,10 @@ var (
 // TestBenchmark checks the format of golang.org/design/14313-benchmark-format.
 func TestBenchmark(t *testing.T) {
 	r := fixture(2, 1)
-	r.Runs = slices.DeleteFunc(r.Runs, func(run matrix.RunResult) bool { return run.Workload != "S3" || run.Runtime == "keras" })
+	r.Runs = slices.DeleteFunc(r.Runs, func(run matrix.RunResult) bool {
+		return run.Workload != "S3" ||
+			run.Runtime == "keras"
+	})
 	for i := range r.Runs {
 		if run := &r.Runs[i]; run.Failure != "" && run.Remedy == "xla" {
 			run.Outcome.StepTime = memory.Reading{}
@@ -178,7 +186,8 @@ func TestBenchmark(t *testing.T) {
 	require.Positive(t, comments, "a run that died at once has no figures")
 
 	run := &r.Runs[0]
-	require.Contains(t, b.String(), fmt.Sprintf("BenchmarkMatrix/runtime=go/workload=S3/remedy=none-2 1 %d ns/op", run.Outcome.StepTime.Bytes))
+	require.Contains(t, b.String(), fmt.Sprintf("BenchmarkMatrix/runtime=go/workload=S3/remedy=none-2 1 %d ns/op",
+		run.Outcome.StepTime.Bytes))
 	run.Remedy, r.Runs = "a b/c=d-4", r.Runs[:1]
 	b.Reset()
 	require.NoError(t, Benchmark(&b, r))
@@ -230,10 +239,13 @@ func TestCompare(t *testing.T) {
 		return compare.Ratio{Interval: memory.Interval{Estimate: estimate, Low: low, High: high}, OK: true}
 	}
 	cell := func(effect compare.Effect, slope compare.Ratio) matrix.Combination {
-		return matrix.Combination{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: effect, Comparison: &compare.Comparison{Effect: effect, Goal: compare.LowerSlope, Slope: slope, Pairs: 5}}
+		return matrix.Combination{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: effect,
+			Comparison: &compare.Comparison{Effect: effect, Goal: compare.LowerSlope, Slope: slope, Pairs: 5}}
 	}
 	base := func(kind memory.Kind, slope memory.Interval) matrix.Combination {
-		return matrix.Combination{Runtime: "go", Workload: "W4", Remedy: matrix.Baseline, Verdict: &memory.Verdict{Kind: kind, Slope: slope, Samples: 64}, Figures: matrix.Figures{Slope: slope}, Runs: []int{1, 2}}
+		return matrix.Combination{Runtime: "go", Workload: "W4", Remedy: matrix.Baseline,
+			Verdict: &memory.Verdict{Kind: kind, Slope: slope, Samples: 64}, Figures: matrix.Figures{Slope: slope},
+			Runs: []int{1, 2}}
 	}
 	dead := cell(compare.Harmful, ratio(0.9, 0.91, 0.92))
 	dead.Comparison.RemedyCrashes = 3
@@ -244,19 +256,33 @@ func TestCompare(t *testing.T) {
 		a, b []matrix.Combination
 		why  string // "" is a contradiction, "same" no disagreement
 	}{
-		{"unclear", []matrix.Combination{cell(compare.Works, ratio(0, 0.02, 0.05))}, []matrix.Combination{cell(compare.Unclear, ratio(-0.5, 0.1, 0.9))}, "B was unclear"},
-		{"overlap", []matrix.Combination{cell(compare.Works, ratio(0.03, 0.06, 0.09))}, []matrix.Combination{cell(compare.Partly, ratio(0.05, 0.1, 0.15))}, "the intervals overlap, and the estimates differ by only 0.04; the threshold 0.1 lies within"},
-		{"close", []matrix.Combination{cell(compare.Works, ratio(0.07, 0.08, 0.09))}, []matrix.Combination{cell(compare.Partly, ratio(0.1, 0.11, 0.12))}, "the estimates differ by only 0.03; the threshold 0.1 lies within"},
-		{"one run grew", []matrix.Combination{cell(compare.Works, ratio(0.2, 0.25, 0.3))}, []matrix.Combination{cell(compare.Partly, ratio(0.22, 0.26, 0.31))}, "they differ in whether single runs with the remedy grow"},
-		{"contradiction", []matrix.Combination{cell(compare.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{cell(compare.NoEffect, ratio(0.98, 1, 1.02))}, ""},
+		{"unclear", []matrix.Combination{cell(compare.Works, ratio(0, 0.02, 0.05))},
+			[]matrix.Combination{cell(compare.Unclear, ratio(-0.5, 0.1, 0.9))}, "B was unclear"},
+		{"overlap", []matrix.Combination{cell(compare.Works, ratio(0.03, 0.06, 0.09))},
+			[]matrix.Combination{cell(compare.Partly, ratio(0.05, 0.1, 0.15))},
+			"the intervals overlap, and the estimates differ by only 0.04; the threshold 0.1 lies within"},
+		{"close", []matrix.Combination{cell(compare.Works, ratio(0.07, 0.08, 0.09))},
+			[]matrix.Combination{cell(compare.Partly, ratio(0.1, 0.11, 0.12))},
+			"the estimates differ by only 0.03; the threshold 0.1 lies within"},
+		{"one run grew", []matrix.Combination{cell(compare.Works, ratio(0.2, 0.25, 0.3))},
+			[]matrix.Combination{cell(compare.Partly, ratio(0.22, 0.26, 0.31))},
+			"they differ in whether single runs with the remedy grow"},
+		{"contradiction", []matrix.Combination{cell(compare.Works, ratio(0, 0.01, 0.02))},
+			[]matrix.Combination{cell(compare.NoEffect, ratio(0.98, 1, 1.02))}, ""},
 		{"death", []matrix.Combination{cell(compare.Partly, ratio(0.9, 0.91, 0.92))}, []matrix.Combination{dead}, ""},
-		{"not applied in one", []matrix.Combination{cell(compare.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: compare.CouldNotApply, Reason: "no library"}}, ""},
-		{"same", []matrix.Combination{cell(compare.Works, ratio(0, 0.01, 0.02))}, []matrix.Combination{cell(compare.Works, ratio(0, 0.09, 0.1))}, "same"},
-		{"other goal, contradiction", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 90, High: 110}), cell(compare.NoEffect, ratio(0.98, 1, 1.02))},
+		{"not applied in one", []matrix.Combination{cell(compare.Works, ratio(0, 0.01, 0.02))},
+			[]matrix.Combination{{Runtime: "go", Workload: "W4", Remedy: "trim", Effect: compare.CouldNotApply,
+				Reason: "no library"}}, ""},
+		{"same", []matrix.Combination{cell(compare.Works, ratio(0, 0.01, 0.02))},
+			[]matrix.Combination{cell(compare.Works, ratio(0, 0.09, 0.1))}, "same"},
+		{"other goal, contradiction", []matrix.Combination{base(memory.Leak,
+			memory.Interval{Estimate: 100, Low: 90, High: 110}), cell(compare.NoEffect, ratio(0.98, 1, 1.02))},
 			[]matrix.Combination{base(memory.Flat, memory.Interval{}), peak}, ""},
-		{"other goal, near", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110}), cell(compare.NoEffect, ratio(0.98, 1, 1.02))},
+		{"other goal, near", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110}),
+			cell(compare.NoEffect, ratio(0.98, 1, 1.02))},
 			[]matrix.Combination{base(memory.Inconclusive, memory.Interval{}), peak}, "B was inconclusive"},
-		{"baselines overlap", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110})}, []matrix.Combination{base(memory.Plateau, memory.Interval{Estimate: 20, Low: -5, High: 30})}, "the slopes agree"},
+		{"baselines overlap", []matrix.Combination{base(memory.Leak, memory.Interval{Estimate: 100, Low: 10, High: 110})},
+			[]matrix.Combination{base(memory.Plateau, memory.Interval{Estimate: 20, Low: -5, High: 30})}, "the slopes agree"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out, got := comparePage(t, &matrix.Result{Combinations: test.a}, &matrix.Result{Combinations: test.b})
@@ -284,10 +310,12 @@ func TestCompare(t *testing.T) {
 func TestCompareClasses(t *testing.T) {
 	result := func(kinds ...memory.Kind) *matrix.Result {
 		r := &matrix.Result{Workloads: []matrix.Workload{{ID: "W0", Budget: 2048}}}
-		c := matrix.Combination{Runtime: "go", Workload: "W0", Remedy: matrix.Baseline, Verdict: &memory.Verdict{Kind: kinds[0], Samples: 9, Reason: "too few turns"},
+		c := matrix.Combination{Runtime: "go", Workload: "W0", Remedy: matrix.Baseline,
+			Verdict: &memory.Verdict{Kind: kinds[0], Samples: 9, Reason: "too few turns"},
 			Figures: matrix.Figures{Slope: memory.Interval{Estimate: 10, Low: 1, High: 20}}}
 		for i, kind := range kinds {
-			r.Runs = append(r.Runs, matrix.RunResult{ID: i + 1, Runtime: "go", Workload: "W0", Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: kind}}})
+			r.Runs = append(r.Runs, matrix.RunResult{ID: i + 1, Runtime: "go", Workload: "W0",
+				Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: kind}}})
 			c.Runs = append(c.Runs, i+1)
 		}
 		if kinds[0] == memlayer.Crash {
@@ -309,7 +337,8 @@ func TestCompareClasses(t *testing.T) {
 		why  string
 	}{
 		{[]memory.Kind{memory.Flat}, []memory.Kind{memory.Inconclusive}, "B was inconclusive"},
-		{[]memory.Kind{memory.Flat, memory.Leak, memory.Plateau}, []memory.Kind{memory.Leak, memory.Leak}, "1 of 3 runs of A have the verdict of B, and 0 of 2 runs of B have that of A"},
+		{[]memory.Kind{memory.Flat, memory.Leak, memory.Plateau}, []memory.Kind{memory.Leak, memory.Leak},
+			"1 of 3 runs of A have the verdict of B, and 0 of 2 runs of B have that of A"},
 		{[]memory.Kind{memory.Flat, memory.Flat}, []memory.Kind{memory.Leak, memory.Leak}, "the budget is 2.0 KiB/step"},
 		{[]memory.Kind{memory.Flat, memlayer.Crash}, []memory.Kind{memlayer.Crash, memlayer.Crash}, "1 of 2 runs of A"},
 		{[]memory.Kind{memory.Inconclusive, memory.Flat}, []memory.Kind{memory.Inconclusive, memory.Leak}, "same"},

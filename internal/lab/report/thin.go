@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/lab/worker"
-	"steadyfit/matrix"
 	"steadyfit/memory"
 )
 
@@ -68,7 +68,8 @@ func thinCombination(c *matrix.Combination) {
 	}
 	const digits = thinDigits + 1
 	c.Figures.Slope = roundInterval(c.Figures.Slope, digits)
-	for _, amount := range []**int64{&c.Figures.Peak, &c.Figures.Loaded, &c.Figures.Level, &c.Figures.Closed, &c.Figures.Trimmed, &c.Figures.StepTime} {
+	for _, amount := range []**int64{&c.Figures.Peak, &c.Figures.Loaded, &c.Figures.Level, &c.Figures.Closed,
+		&c.Figures.Trimmed, &c.Figures.StepTime} {
 		if *amount != nil {
 			rounded := int64(round(float64(**amount), digits))
 			*amount = &rounded
@@ -87,9 +88,11 @@ func thinRun(run *matrix.RunResult, middle, baseline bool) {
 	run.Key, run.Log, run.Seconds = "", "", math.Round(run.Seconds*10)/10
 	run.Outcome.Verdict = thinVerdict(run.Outcome.Verdict, false)
 	if !middle && !baseline {
-		run.Outcome = compare.Outcome{Verdict: memory.Verdict{Kind: run.Outcome.Verdict.Kind, Reason: run.Outcome.Verdict.Reason}}
+		run.Outcome = compare.Outcome{Verdict: memory.Verdict{Kind: run.Outcome.Verdict.Kind,
+			Reason: run.Outcome.Verdict.Reason}}
 	}
-	for _, reading := range []*memory.Reading{&run.Outcome.Peak, &run.Outcome.Reset, &run.Outcome.GPU, &run.Outcome.StepTime} {
+	for _, reading := range []*memory.Reading{&run.Outcome.Peak, &run.Outcome.Reset, &run.Outcome.GPU,
+		&run.Outcome.StepTime} {
 		*reading = roundReading(*reading, thinDigits)
 	}
 	facts := map[string]string{}
@@ -122,8 +125,9 @@ func thinVerdict(d memory.Verdict, shown bool) memory.Verdict {
 	d.Trends, d.Slope = nil, roundInterval(d.Slope, thinDigits)
 	d.NoiseFloor = round(d.NoiseFloor, thinDigits)
 	if !shown {
-		d = memory.Verdict{Kind: d.Kind, Layer: d.Layer, Per: d.Per, Slope: d.Slope, Confidence: d.Confidence, Samples: d.Samples,
-			Reason: d.Reason, Level: roundReading(memory.Known(d.Level), thinDigits).Bytes}
+		d = memory.Verdict{Kind: d.Kind, Layer: d.Layer, Per: d.Per, Slope: d.Slope, Confidence: d.Confidence,
+			Samples: d.Samples,
+			Reason:  d.Reason, Level: roundReading(memory.Known(d.Level), thinDigits).Bytes}
 	}
 	return d
 }

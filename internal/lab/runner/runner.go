@@ -91,7 +91,8 @@ func (j Job) Run(ctx context.Context) (*Observed, error) {
 // process runs one process. from is the number of completed steps if another process must
 // continue, otherwise 0.
 func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err error) {
-	p, err := child.Start(ctx, child.Command{Args: j.Args, Env: j.Env, Variable: worker.Env, Spec: j.Spec, KillWithParent: true})
+	p, err := child.Start(ctx, child.Command{Args: j.Args, Env: j.Env, Variable: worker.Env, Spec: j.Spec,
+		KillWithParent: true})
 	if err != nil {
 		return 0, err
 	}
@@ -112,7 +113,8 @@ func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err 
 		return 0, ctx.Err()
 	}
 	if last == nil {
-		if talk == nil && slices.Contains([]syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}, exit.Signal) {
+		if talk == nil && slices.Contains([]syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM},
+			exit.Signal) {
 			return 0, fmt.Errorf("%w: by signal %s", ErrOutside, exit.Signal)
 		}
 		o.Failure, o.Cause = worker.Failed, cause(exit, talk, l)
@@ -123,7 +125,8 @@ func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err 
 	}
 	if last.Kind == worker.KindAgain {
 		if last.Step <= j.Spec.From {
-			o.Failure, o.Cause = worker.Failed, fmt.Sprintf("the process asked to be restarted at step %d, its first step", last.Step)
+			o.Failure, o.Cause = worker.Failed, fmt.Sprintf("the process asked to be restarted at step %d, its first step",
+				last.Step)
 			return 0, nil
 		}
 		return last.Step, nil
@@ -161,7 +164,8 @@ func fullDisk(cause, log string) error {
 	for line := range strings.Lines(cause + "\n" + log) {
 		lower := strings.ToLower(line)
 		if strings.Contains(lower, "no space left on device") || strings.Contains(lower, "disk quota exceeded") {
-			return fmt.Errorf("%w: message of the child: %.200s; free some space and repeat the command, which resumes", syscall.ENOSPC, strings.TrimSpace(line))
+			return fmt.Errorf("%w: message of the child: %.200s; free some space and repeat the command, which resumes",
+				syscall.ENOSPC, strings.TrimSpace(line))
 		}
 	}
 	return nil

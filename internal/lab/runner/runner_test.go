@@ -24,7 +24,8 @@ func TestThreadNames(t *testing.T) {
 
 func TestALimitThatCannotBeApplied(t *testing.T) {
 	o := &Observed{}
-	job := Job{Args: []string{"sleep", "60"}, Spec: worker.Spec{Workload: "flat", Steps: 4, Every: 1, Epoch: 2}, Timeout: time.Minute}
+	job := Job{Args: []string{"sleep", "60"}, Spec: worker.Spec{Workload: "flat", Steps: 4, Every: 1, Epoch: 2},
+		Timeout: time.Minute}
 	_, err := o.process(t.Context(), job, &limit{size: 1 << 30, dir: t.TempDir()})
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	assert.Empty(t, o.Failure, "it is not the child's failure")

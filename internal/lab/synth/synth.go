@@ -14,7 +14,6 @@ import (
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/files"
 	"steadyfit/savedmodels"
-	"steadyfit/tfbind"
 )
 
 // Synth generates samples for a signature. A model can learn them: a sample with label k has
@@ -29,7 +28,7 @@ type Field struct {
 	Name  string
 	Shape []int // of one sample
 	Width int   // values of one sample
-	DType tfbind.DType
+	DType dtype.DType
 	Label bool
 }
 
@@ -50,7 +49,8 @@ func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error)
 	for _, t := range sig.DataInputs() {
 		f := Field{Name: t.Name, DType: t.DType, Width: 1, Label: predict.Input(t.Name) == nil}
 		if t.UnknownRank || len(t.Shape) == 0 {
-			return nil, fmt.Errorf("input %s of signature %s: cannot generate data for a scalar or an unknown shape", t.Name, sig.Name)
+			return nil, fmt.Errorf("input %s of signature %s: cannot generate data for a scalar or an unknown shape", t.Name,
+				sig.Name)
 		}
 		for _, d := range t.Shape[1:] {
 			if d < 0 {
@@ -62,7 +62,7 @@ func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error)
 		if f.array(0).Values == nil {
 			return nil, fmt.Errorf("input %s of signature %s: cannot generate data of type %s", t.Name, sig.Name, t.DType)
 		}
-		if f.Label && (t.DType == tfbind.Int64 || t.DType == tfbind.Int32) {
+		if f.Label && (t.DType == dtype.Int64 || t.DType == dtype.Int32) {
 			s.classes = max(s.classes, classesOf(predict))
 		}
 		s.Fields = append(s.Fields, f)
@@ -73,7 +73,7 @@ func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error)
 // classesOf returns the number of classes of a classifier, or 2 for other models.
 func classesOf(predict *savedmodels.Signature) int {
 	for _, t := range predict.Outputs {
-		if n := len(t.Shape); t.DType == tfbind.Float32 && n == 2 && t.Shape[n-1] > 1 {
+		if n := len(t.Shape); t.DType == dtype.Float32 && n == 2 && t.Shape[n-1] > 1 {
 			return int(t.Shape[n-1])
 		}
 	}
@@ -82,7 +82,7 @@ func classesOf(predict *savedmodels.Signature) int {
 
 func (f *Field) array(n int) data.Array {
 	a := data.Array{Shape: append([]int{n}, f.Shape...)}
-	if slices.Contains([]tfbind.DType{tfbind.Float32, tfbind.Int64, tfbind.Int32, tfbind.Uint8}, f.DType) {
+	if slices.Contains([]dtype.DType{dtype.Float32, dtype.Int64, dtype.Int32, dtype.Uint8}, f.DType) {
 		a.Values = dtype.ByCode(int32(f.DType)).Make(n * f.Width)
 	}
 	return a

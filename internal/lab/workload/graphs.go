@@ -11,14 +11,16 @@ import (
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/tfbind"
 )
 
-func (b *builder) identity(dtype tfbind.DType) (s *tfbind.Session, in, out tfbind.Output) {
-	s = b.graph(new(graphdef.Graph).Placeholder("x", dtype).Add("y", "Identity", graphdef.Attrs{"T": graphdef.Type(dtype)}, "x"))
+func (b *builder) identity(dtype dtype.DType) (s *tfbind.Session, in, out tfbind.Output) {
+	s = b.graph(new(graphdef.Graph).Placeholder("x", dtype).Add("y", "Identity", graphdef.Attrs{"T": graphdef.Type(dtype)},
+		"x"))
 	xy := outputs(s, "x", "y")
 	return s, xy[0], xy[1]
 }
@@ -35,8 +37,8 @@ func newW5(_ context.Context, b *builder) *loop.Loop {
 	grow := func(n int) {
 		binary.LittleEndian.PutUint32(raw, uint32(n)) // different constants
 		id := strconv.Itoa(n)
-		def := worker.Must(new(graphdef.Graph).Constant("c"+id, tfbind.Float32, raw, constFloats).
-			Add("i"+id, "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "c"+id).Bytes())
+		def := worker.Must(new(graphdef.Graph).Constant("c"+id, dtype.Float32, raw, constFloats).
+			Add("i"+id, "Identity", graphdef.Attrs{"T": graphdef.Type(dtype.Float32)}, "c"+id).Bytes())
 		worker.Check(s.Graph().Import(def, ""))
 		out = outputs(s, "i"+id)
 	}
@@ -58,11 +60,11 @@ const fetchable = 14
 // newW6 fetches a different set of outputs in each step.
 func newW6(_ context.Context, b *builder) *loop.Loop {
 	fixed := b.Choice("fetches", "varying", "fixed") == "fixed"
-	g := new(graphdef.Graph).Placeholder("x", tfbind.Float32)
+	g := new(graphdef.Graph).Placeholder("x", dtype.Float32)
 	names := []string{"x"}
 	for i := range fetchable {
 		names = append(names, "y"+strconv.Itoa(i))
-		g.Add(names[i+1], "AddV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Float32)}, "x", "x")
+		g.Add(names[i+1], "AddV2", graphdef.Attrs{"T": graphdef.Type(dtype.Float32)}, "x", "x")
 	}
 	s := b.graph(g)
 	in := worker.Must(tfbind.NewTensor(make([]float32, 16), 16))
@@ -94,7 +96,7 @@ const (
 
 // newW12 passes string tensors through a graph and closes them.
 func newW12(_ context.Context, b *builder) *loop.Loop {
-	s, in, fetch := b.identity(tfbind.String)
+	s, in, fetch := b.identity(dtype.String)
 	var pool []string // more strings than in a tensor
 	rng := rand.New(rand.NewPCG(uint64(b.Spec.Seed), 12))
 	for range 2 * stringCount {
@@ -139,7 +141,8 @@ type burster struct {
 func newW8(_ context.Context, b *builder) *loop.Loop {
 	n := b.Int("goroutines", burstWorkers)
 	if n < 1 || n > 64 {
-		worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "goroutines", Value: strconv.Itoa(n), Reason: "expected 1 to 64"})
+		worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "goroutines", Value: strconv.Itoa(n),
+			Reason: "expected 1 to 64"})
 	}
 	var all []*burster
 	for i := range n {

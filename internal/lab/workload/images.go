@@ -7,10 +7,10 @@ import (
 	"slices"
 
 	"steadyfit/data"
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/lab/worker"
-	"steadyfit/tfbind"
 )
 
 const imagesPerPass = 64
@@ -68,9 +68,13 @@ func trainParts(ctx context.Context, t *tensorTrainer, batch data.Batch, parts i
 // augmentation flips, crops and brightens images. Each of the three creates a new image, as in
 // common pipelines.
 func augmentation(s *synth.Synth, seed int64) func(b data.Batch, key uint64) {
-	i := slices.IndexFunc(s.Fields, func(f synth.Field) bool { return len(f.Shape) == 3 && f.DType == tfbind.Float32 && !f.Label })
+	i := slices.IndexFunc(s.Fields, func(f synth.Field) bool {
+		return len(f.Shape) == 3 && f.DType == dtype.Float32 &&
+			!f.Label
+	})
 	if i < 0 {
-		worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "augment", Value: "1", Reason: fmt.Sprintf("none of the %d inputs is an image", len(s.Fields))})
+		worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "augment", Value: "1",
+			Reason: fmt.Sprintf("none of the %d inputs is an image", len(s.Fields))})
 	}
 	f := s.Fields[i]
 	h, w, c := f.Shape[0], f.Shape[1], f.Shape[2]

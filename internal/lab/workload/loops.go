@@ -153,7 +153,8 @@ func newUser(ctx context.Context, b *builder) *loop.Loop {
 	l := t.loop(b.passes(memory, spec.Batch, 0)) // for the traced step
 	l.Steps = func(ctx context.Context, after func(context.Context, int, float64) error) {
 		first := spec.From / epoch
-		f := &fit.Loop{Session: t, Batch: spec.Batch, InitialEpoch: first, Epochs: first + spec.Steps/epoch + 1, StepsPerEpoch: epoch}
+		f := &fit.Loop{Session: t, Batch: spec.Batch, InitialEpoch: first, Epochs: first + spec.Steps/epoch + 1,
+			StepsPerEpoch: epoch}
 		n := spec.From
 		f.Hook(fit.Hook{Name: "sample", Step: func(ctx context.Context, s *fit.State) error {
 			n++

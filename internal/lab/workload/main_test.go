@@ -138,7 +138,8 @@ func (o *outcome) process(t *testing.T, spec *worker.Spec, env []string) (again 
 // spec returns the Spec of a short run of a workload on a built-in model.
 func spec(t *testing.T, id, model string, params ...string) worker.Spec {
 	t.Helper()
-	s := worker.Spec{Workload: id, Steps: 6, Every: 2, Epoch: 4, Batch: 8, Seed: 1, Trace: true, Params: map[string]string{}}
+	s := worker.Spec{Workload: id, Steps: 6, Every: 2, Epoch: 4, Batch: 8, Seed: 1, Trace: true,
+		Params: map[string]string{}}
 	if model != "" {
 		m, err := savedmodels.Builtin(model)
 		if !slices.Contains(savedmodels.BuiltinNames(), model) {

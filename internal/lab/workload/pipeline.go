@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"steadyfit/data"
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/lab/worker"
@@ -46,7 +47,7 @@ func (b *builder) pipeline(ctx context.Context, s *synth.Synth, samples, shuffle
 
 func pipelineGraph(s *synth.Synth, batch, shuffle, prefetch int, seed int64) *graphdef.Graph {
 	g := new(graphdef.Graph)
-	var types []tfbind.DType
+	var types []dtype.DType
 	var shapes, batched [][]int64
 	var inputs []string
 	for _, f := range s.Fields {
@@ -62,14 +63,15 @@ func pipelineGraph(s *synth.Synth, batch, shuffle, prefetch int, seed int64) *gr
 	of := func(shapes [][]int64) graphdef.Attrs {
 		return graphdef.Attrs{"output_types": graphdef.Types(types), "output_shapes": graphdef.Shapes(shapes)}
 	}
-	g.Add("slices", "TensorSliceDataset", graphdef.Attrs{"Toutput_types": graphdef.Types(types), "output_shapes": graphdef.Shapes(shapes)}, inputs...)
+	g.Add("slices", "TensorSliceDataset", graphdef.Attrs{"Toutput_types": graphdef.Types(types),
+		"output_shapes": graphdef.Shapes(shapes)}, inputs...)
 	last := "slices"
 	if shuffle > 0 {
 		g.Number("shuffle_size", int64(shuffle)).Number("seed", seed).Number("seed2", 11).
 			Add("shuffle", "ShuffleDataset", of(shapes), last, "shuffle_size", "seed", "seed2")
 		last = "shuffle"
 	}
-	g.Number("batch_size", int64(batch)).Constant("drop", tfbind.Bool, []byte{1}).
+	g.Number("batch_size", int64(batch)).Constant("drop", dtype.Bool, []byte{1}).
 		Add("batch", "BatchDatasetV2", of(batched), last, "batch_size", "drop")
 	last = "batch"
 	if prefetch != 0 {

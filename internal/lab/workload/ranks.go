@@ -10,11 +10,10 @@ import (
 	"time"
 
 	"steadyfit/cluster"
-	"steadyfit/internal/capability"
 	"steadyfit/internal/child"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
-	"steadyfit/internal/launch"
 )
 
 // newD1 trains as one of two ranks. The other one is a child process with the same Spec, which
@@ -27,16 +26,18 @@ func newD1(ctx context.Context, b *builder) *loop.Loop {
 	}
 	workers := b.Param("workers", "") // set in the child
 	if workers == "" {
-		workers = strings.Join(worker.Must(launch.FreeAddresses(2)), ",")
+		workers = strings.Join(worker.Must(cluster.FreeAddresses(2)), ",")
 		b.startRank(ctx, other, workers)
 	}
 	c.Workers = strings.Split(workers, ",")
 	b.cluster = c
 	t, l := b.inMemory(ctx, b.Spec.SetSize())
-	ranks := capability.Of(t.engine).Ranks()
-	if ranks == nil {
-		worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "eager", Value: "1", Reason: "eager execution has no ranks"})
+	ranked, ok := t.engine.(interface{ Ranks() contract.RankGroup })
+	if !ok {
+		worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "eager", Value: "1",
+			Reason: "eager execution has no ranks"})
 	}
+	ranks := ranked.Ranks()
 	train := l.Step
 	l.Step = func(ctx context.Context, n int) float64 {
 		loss := train(ctx, n)
@@ -58,7 +59,8 @@ func (b *builder) startRank(ctx context.Context, rank, workers string) {
 	spec.Params = map[string]string{}
 	maps.Copy(spec.Params, b.Spec.Params)
 	spec.Params["rank"], spec.Params["workers"] = rank, workers
-	p := worker.Must(child.Start(ctx, child.Command{Variable: worker.Env, Spec: spec, Log: os.Stderr, KillWithParent: true}))
+	p := worker.Must(child.Start(ctx, child.Command{Variable: worker.Env, Spec: spec, Log: os.Stderr,
+		KillWithParent: true}))
 	var last worker.Message
 	ended := make(chan struct{})
 	go func() {

@@ -20,7 +20,6 @@ import (
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/worker"
-	"steadyfit/internal/nearest"
 	"steadyfit/tfbind"
 )
 
@@ -104,7 +103,8 @@ func Open(ctx context.Context, c *worker.Child) (l *loop.Loop, err error) {
 func open(ctx context.Context, c *worker.Child, left *tfbind.Counts) (l *loop.Loop) {
 	start, ok := workloads[c.Spec.Workload]
 	if !ok {
-		worker.Check(fmt.Errorf("%w %q; use one of %s", ErrUnknown, c.Spec.Workload, strings.Join(nearest.Sort(c.Spec.Workload, IDs()), ", ")))
+		worker.Check(fmt.Errorf("%w %q; use one of %s", ErrUnknown, c.Spec.Workload,
+			strings.Join(IDs(), ", ")))
 	}
 	b := &builder{Child: c}
 	if err := worker.Caught(func() { l = start(ctx, b) }); err != nil {
@@ -170,8 +170,9 @@ func describe(c tfbind.Counts) string {
 		n    int64
 		what string
 	}{
-		{c.Tensors, fmt.Sprintf("tensors of %d bytes", c.TensorBytes)}, {c.Steps, fmt.Sprintf("steps of %d bytes", c.StepBytes)},
-		{c.Sessions, "sessions"}, {c.Graphs, "graphs"}, {c.Eagers, "eager contexts"}, {c.EagerFrames, "eager frames"},
+		{c.Tensors, fmt.Sprintf("tensors of %d bytes", c.TensorBytes)},
+		{c.Steps, fmt.Sprintf("steps of %d bytes", c.StepBytes)},
+		{c.Sessions, "sessions"}, {c.Graphs, "graphs"},
 	} {
 		if p.n != 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))

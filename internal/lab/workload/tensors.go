@@ -9,6 +9,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/lab/worker"
@@ -75,7 +76,7 @@ const leakFloats = 64 << 10 / 4
 func newW1(ctx context.Context, b *builder) *loop.Loop {
 	keep := b.Choice("release", "keep", "close") == "keep"
 	_, l := b.inMemory(ctx, b.Spec.SetSize())
-	s, in, out := b.identity(tfbind.Float32)
+	s, in, out := b.identity(dtype.Float32)
 	values := make([]float32, leakFloats)
 	var kept tensors
 	train := l.Step
@@ -134,9 +135,8 @@ func (b *builder) batch(model *savedmodels.Model, signature string, n int) data.
 // tensorTrainer trains on tensors of its caller.
 type tensorTrainer struct {
 	model   *savedmodels.Model
-	session *tfbind.Session // nil with the parameter eager
-	eager   *eagerModel     // nil without the parameter eager
-	whole   signature       // the train step, or its gradients with micro-batches
+	session *tfbind.Session
+	whole   signature // the train step, or its gradients with micro-batches
 	apply   signature
 	traced  *[]byte // where train writes a trace; nil for none
 }
@@ -145,31 +145,22 @@ type signature struct {
 	inputs  []savedmodels.Tensor
 	feeds   []tfbind.Output
 	fetches []tfbind.Output
-	program *program // for eager execution, instead of feeds and fetches
 }
 
 func (b *builder) tensorTrainer(micro int) *tensorTrainer {
-	eager := b.eager()
 	t := &tensorTrainer{model: loop.Model(b.Child)}
 	worker.Must(t.model.CheckTrainable(savedmodels.CheckOptions{}))
 	b.checkMicro(t.model, session.Options{}, micro)
 	var err error
-	if eager {
-		t.eager, err = openEager(t.model, session.Options{Config: b.Spec.Config})
-	} else {
-		t.session, err = tfbind.LoadSavedModel(t.model.Dir, t.model.Tags, b.Spec.Config)
-	}
+	t.session, err = tfbind.LoadSavedModel(t.model.Dir, t.model.Tags, b.Spec.Config)
 	worker.Check(err)
-	b.onClose(func() error { return errors.Join(t.session.Close(), t.eager.Close()) })
+	b.onClose(func() error { return t.session.Close() })
 	first := t.model.Roles.Train
 	if micro > 1 {
 		first = t.model.Roles.Gradients
 		t.apply = t.signature(t.model.Roles.Apply, "")
 	}
 	t.whole = t.signature(first, contract.OutputLoss)
-	if eager {
-		t.eager.settle()
-	}
 	return t
 }
 
@@ -191,10 +182,6 @@ func (t *tensorTrainer) signature(name, output string) (s signature) {
 	if fetch == nil {
 		worker.Check(fmt.Errorf("signature %s has no output %q", name, output))
 	}
-	if t.eager != nil {
-		s.program = worker.Must(t.eager.part(sig, fetch.Op))
-		return s
-	}
 	var names []string
 	for _, in := range s.inputs {
 		names = append(names, in.Op)
@@ -205,7 +192,7 @@ func (t *tensorTrainer) signature(name, output string) (s signature) {
 }
 
 func (t *tensorTrainer) train(ctx context.Context, set tensors) float64 {
-	if t.traced == nil || t.eager != nil {
+	if t.traced == nil {
 		return t.run(ctx, t.whole, set)
 	}
 	step := worker.Must(t.session.Prepare(t.whole.feeds, t.whole.fetches))
@@ -218,11 +205,6 @@ func (t *tensorTrainer) train(ctx context.Context, set tensors) float64 {
 }
 
 func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors) float64 {
-	if t.eager != nil {
-		var out [1]float64
-		worker.Check(t.eager.scalars(ctx, s.program, set, out[:]))
-		return out[0]
-	}
 	feeds := make(tfbind.Feeds, len(set))
 	for i, x := range set {
 		feeds[s.feeds[i]] = x
@@ -313,18 +295,19 @@ func newW10(ctx context.Context, b *builder) *loop.Loop {
 	keep := b.Choice("history", "keep", "last") == "keep"
 	p := b.predictor(ctx, b.Spec.Batch)
 	var history [][]any
-	return &loop.Loop{Untrained: true, Trace: func(into *[]byte) { p.traced = into }, Step: func(ctx context.Context, _ int) float64 {
-		p.run(ctx, b.Spec.Batch)
-		var values []any
-		for _, t := range p.step.Signature.Outputs {
-			values = append(values, worker.Must(p.values(t.Name)))
-		}
-		if !keep {
-			history = history[:0]
-		}
-		history = append(history, values)
-		return 0
-	}}
+	return &loop.Loop{Untrained: true, Trace: func(into *[]byte) { p.traced = into },
+		Step: func(ctx context.Context, _ int) float64 {
+			p.run(ctx, b.Spec.Batch)
+			var values []any
+			for _, t := range p.step.Signature.Outputs {
+				values = append(values, worker.Must(p.values(t.Name)))
+			}
+			if !keep {
+				history = history[:0]
+			}
+			history = append(history, values)
+			return 0
+		}}
 }
 
 func (p *predictor) values(name string) (any, error) {

@@ -24,13 +24,12 @@ type engine interface {
 	Close() error
 }
 
-// trainer is a fit.Session with the parameters reset, micro and eager. A reset follows each epoch and does
+// trainer is a fit.Session with the parameters reset and micro. A reset follows each epoch and does
 // not change the state of the model.
 type trainer struct {
 	engine // the current one
 	model  *savedmodels.Model
 	opts   session.Options
-	eager  bool
 	reset  string
 	micro  int
 	state  string    // prefix of the files with the state
@@ -47,13 +46,9 @@ func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model) *trai
 		opts:  session.Options{Config: b.Spec.Config, Seed: b.Spec.Seed, AllowInexactSplit: true, Cluster: b.cluster},
 		reset: b.Choice("reset", contract.ResetNone, contract.ResetRestore, contract.ResetReload, contract.ResetProcess),
 		micro: b.Int("micro", 1),
-		eager: b.eager(),
 		state: filepath.Join(b.Spec.Scratch, "state"),
 	}
 	b.checkMicro(model, t.opts, t.micro)
-	if t.eager && t.micro > 1 {
-		b.refuseMicro("eager execution has no gradients and apply signatures")
-	}
 	t.open(ctx)
 	b.onClose(func() error { return t.Close() }) // the last engine
 	if b.Spec.From > 0 {
@@ -62,8 +57,6 @@ func (b *builder) trainerOf(ctx context.Context, model *savedmodels.Model) *trai
 	t.values = make([]float64, len(t.TrainMetrics()))
 	return t
 }
-
-func (b *builder) eager() bool { return b.Choice("eager", "", "1") == "1" }
 
 // checkMicro ends the run if a batch cannot be split into parts, and reports whether their
 // update is exact.
@@ -98,14 +91,11 @@ func splitOf(model *savedmodels.Model, o session.Options) (string, error) {
 }
 
 func (b *builder) refuseMicro(reason string) {
-	worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "micro", Value: b.Param("micro", ""), Reason: reason})
+	worker.Check(&worker.ParameterError{Failure: worker.NotApplicable, Name: "micro", Value: b.Param("micro", ""),
+		Reason: reason})
 }
 
 func (t *trainer) open(ctx context.Context) {
-	if t.eager {
-		t.engine = worker.Must(newEagerEngine(t.model, t.opts))
-		return
-	}
 	s := worker.Must(session.OpenModel(ctx, t.model, t.opts))
 	if err := s.SetMicroBatches(t.micro); err != nil {
 		worker.Check(errors.Join(err, s.Close()))

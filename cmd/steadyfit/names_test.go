@@ -1,0 +1,105 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestNamesOfKeras trains a model whose inputs and outputs have names that a signature cannot have. Data,
+// errors, metrics and predictions use the names of the model, and the losses are those of Keras.
+//
+//lane:skip onednn (compares with Keras, which has the same setting)
+func TestNamesOfKeras(t *testing.T) {
+	dir := t.TempDir()
+	out := runPython(t, "-c", `
+import csv, json, pathlib, sys
+import numpy as np
+import keras
+sys.path.insert(0, "../../scripts")
+import export
+folder = pathlib.Path(sys.argv[1])
+names = ["1stFlrSF", "class", "from", "self", "_x", "Age", "age", "größe (cm)", "a.b", "a_b", "loss"]
+given = {name: keras.Input((1,), name=name) for name in names}
+nested = {**given, "meta": {"q": keras.Input((1,), name="q")}}
+keras.utils.set_random_seed(1)
+hidden = keras.layers.Dense(8, "relu", name="base", trainable=False)(
+    keras.layers.Concatenate()([*given.values(), nested["meta"]["q"]]))
+outputs = {name: keras.layers.Dense(1)(hidden) for name in ("loss", "Other/out", "other.out")}
+model = keras.Model(nested, outputs)
+model.compile("adam", {name: "mse" for name in outputs}, jit_compile=False,
+    metrics={"other.out": [keras.metrics.MeanAbsoluteError(name="mean/error")]})
+export.export(model, folder / "model", micro_batches=True)
+random = np.random.default_rng(2)
+x = {name: random.normal(size=(48, 1)).astype("float32") for name in [*names, "meta/q"]}
+y = {name: random.normal(size=(48, 1)).astype("float32") for name in outputs}
+with open(folder / "train.jsonl", "w", encoding="utf-8") as file:
+    for i in range(48):
+        row = {name: float(v[i, 0]) for name, v in x.items()} | {f"y_{n}": float(v[i, 0]) for n, v in y.items()}
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+with open(folder / "new.csv", "w", encoding="utf-8", newline="") as file:
+    writer = csv.writer(file)
+    writer.writerow(reversed(x))
+    writer.writerows(zip(*(v[:, 0] for v in reversed(x.values()))))
+whole = {**{name: x[name] for name in names}, "meta": {"q": x["meta/q"]}}
+history = model.fit(whole, y, epochs=2, batch_size=16, shuffle=False, verbose=0).history
+predicted = model.predict(whole, verbose=0)
+print(json.dumps([{n: v[-1] for n, v in history.items()}, {n: v[:, 0].tolist() for n, v in predicted.items()}]))
+`, dir)
+	var keras []map[string]any
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &keras))
+	model, data := filepath.Join(dir, "model"), filepath.Join(dir, "train.jsonl")
+	train := func(name string, args ...string) (trained string, last map[string]any) {
+		trained, history := filepath.Join(dir, name), filepath.Join(dir, name+".jsonl")
+		steadyfit(t, append([]string{"fit", "--model", model, "--data", data, "--shuffle=false", "--batch", "16", "--epochs",
+			"2", "--auto", "off", "--history", history, "--out", trained}, args...)...)
+		text, err := os.ReadFile(history)
+		require.NoError(t, err)
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
+		return trained, last
+	}
+	trained, last := train("plain")
+	require.Len(t, keras[0], 5)
+	for name, want := range keras[0] {
+		assert.InDelta(t, want, last[name], 1e-5, name)
+	}
+	for name, args := range map[string][]string{"cached": {"--cache-features", "on"}, "split": {"--micro-batches", "2"}} {
+		_, again := train(name, args...)
+		assert.InDelta(t, last["loss"], again["loss"], 1e-5, name)
+	}
+
+	predictions := filepath.Join(dir, "predictions.csv")
+	steadyfit(t, "predict", "--model", trained, "--data", filepath.Join(dir, "new.csv"), "--out", predictions)
+	file, err := os.Open(predictions)
+	require.NoError(t, err)
+	defer file.Close()
+	rows, err := csv.NewReader(file).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, rows, 49)
+	for i, column := range rows[0] {
+		want := keras[1][strings.TrimSuffix(column, "_0")]
+		for j, row := range rows[1:] {
+			have, err := strconv.ParseFloat(row[i], 64)
+			require.NoError(t, err)
+			require.InDelta(t, want.([]any)[j], have, 1e-5, column)
+		}
+	}
+
+	missing := filepath.Join(dir, "missing.csv")
+	require.NoError(t, os.WriteFile(missing, []byte("class,Age\n1,2\n"), 0o600))
+	said, err := program(t, "predict", "--model", trained, "--data", missing, "--out", predictions).CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(said), `no column "1stFlrSF", which is an input of the model`)
+	shown := steadyfit(t, "inspect", model)
+	assert.Contains(t, shown, "gr__e__cm_'] tensor_info")
+	assert.Contains(t, shown, "größe (cm) float32[?,1]")
+}

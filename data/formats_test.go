@@ -1,0 +1,191 @@
+package data
+
+import (
+	"archive/zip"
+	"bytes"
+	"compress/zlib"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Integers of 64 bits are exact in the columns of each format of text that feed an input of integers.
+func TestIntegersOf64BitsAreExact(t *testing.T) {
+	const id = 1152921504606846977
+	dir, inputs := t.TempDir(), []FieldSpec{{Name: "x", Type: "int64"}}
+	tar := tarOf(t, "1.json", `{"x": 1152921504606846977, "label": 1}`, "2.json", `{"x": 5, "label": 0}`)
+	for _, path := range []string{
+		put(t, dir, "t.csv", []byte("x,label\n1152921504606846977,1\n5,0\n")),
+		put(t, dir, "t.tsv", []byte("x\tlabel\n1152921504606846977\t1\n5\t0\n")),
+		put(t, dir, "t.jsonl", []byte("{\"x\": 1152921504606846977, \"label\": 1}\n{\"x\": 5, \"label\": 0}\n")),
+		put(t, dir, "t.ndjson", []byte("{\"a\": 1152921504606846977, \"label\": 1}\n{\"a\": 5, \"label\": 0}\n")),
+		put(t, dir, "t.tar", tar),
+	} {
+		ds, err := Open(path, Options{CSV: CSVOptions{Label: "label", Inputs: inputs}})
+		require.NoError(t, err, path)
+		assert.Equal(t, []int64{id, 5}, all[int64](t, ds, "x"), path)
+		assert.Equal(t, []int64{1, 0}, all[int64](t, ds, "y"), path)
+		require.NoError(t, ds.Close())
+	}
+	// A fraction makes floats of a column, as before.
+	ds, err := Open(put(t, dir, "f.csv", []byte("a,b\n16777217,1\n0.5,2\n")), Options{CSV: CSVOptions{Inputs: inputs}})
+	require.NoError(t, err)
+	assert.Equal(t, []float64{16777217, 1, 0.5, 2}, all[float64](t, ds, "x"))
+	ds, err = Open(filepath.Join(dir, "t.tar"), Options{CSV: CSVOptions{Label: "label"}})
+	require.NoError(t, err)
+	assert.Equal(t, []float64{id - 1, 5}, all[float64](t, ds, "x"), "another input takes float64")
+	require.NoError(t, ds.Close())
+}
+
+// The values of ignored fields may be anything that ends.
+func TestIgnoredFieldsAreNotRead(t *testing.T) {
+	dir := t.TempDir()
+	ignore := []string{"extra", "late"}
+	for _, path := range []string{
+		put(t, dir, "t.tar", tarOf(t, "1.json", `{"x": 1, "label": 1, "extra": {"deep": [1, "a"]}}`,
+			"2.json", `{"x": 2, "label": 0, "extra": null, "late": [[1], [2, 3]]}`)),
+		put(t, dir, "t.jsonl", []byte(`{"x": 1, "label": 1, "extra": {"deep": [1, "a"]}}`+"\n"+
+			`{"x": 2, "label": 0, "late": [[1], [2, 3]], "extra": NaN}`+"\n")),
+	} {
+		ds, err := Open(path, Options{CSV: CSVOptions{Label: "label"}, Ignore: ignore})
+		require.NoError(t, err, path)
+		assert.Len(t, ds.Fields(), 2)
+		_, err = ds.Drop(ignore...)
+		require.NoError(t, err, "both were left out")
+		assert.Equal(t, []int64{1, 0}, all[int64](t, ds, "y"), path)
+		require.NoError(t, ds.Close())
+		_, err = Open(path, Options{CSV: CSVOptions{Label: "label"}, Ignore: []string{"late"}})
+		require.ErrorIs(t, err, ErrFormat, path)
+	}
+	raw, err := os.ReadFile("testdata/objects.npy")
+	require.NoError(t, err)
+	x, err := os.ReadFile("testdata/scalar.npy")
+	require.NoError(t, err)
+	folder := filepath.Join(dir, "arrays")
+	put(t, folder, "extra.npy", raw)
+	put(t, folder, "late.npy", x)
+	var ones bytes.Buffer
+	require.NoError(t, writeNPY(&ones, Array{Shape: []int{2}, Values: []float32{1, 2}}))
+	put(t, folder, "x.npy", ones.Bytes())
+	archive := put(t, dir, "t.npz", npzOf(t, map[string][]byte{"extra.npy": raw, "late.npy": x, "x.npy": ones.Bytes()}))
+	for _, path := range []string{folder, archive} {
+		ds, err := Open(path, Options{Ignore: ignore})
+		require.NoError(t, err, path)
+		assert.Equal(t, []float32{1, 2}, all[float32](t, ds, "x"))
+		assert.ElementsMatch(t, ignore, ds.LeftOut())
+		_, err = Open(path, Options{})
+		assert.ErrorContains(t, err, "leave the array out (Options.Ignore)", path)
+	}
+	ds, err := Open("testdata/records/odd.parquet", Options{Ignore: []string{"null", "lengths", "nested", "date", "struct"}})
+	require.NoError(t, err)
+	assert.Contains(t, ds.LeftOut(), "struct.size")
+	_, err = ds.Drop("struct")
+	assert.NoError(t, err, "the name of a struct stands for its values")
+}
+
+// Python writes numbers into JSON that are not JSON; in texts they are letters.
+func TestNumbersOfPythonInJSON(t *testing.T) {
+	assert.Equal(t, `{"NaN": 1e998, "\"NaN": [-1e999, "Infinity\\"], "a": 1e999}`,
+		string(pythonNumbers([]byte(`{"NaN": NaN, "\"NaN": [-Infinity, "Infinity\\"], "a": Infinity}`))))
+	for value, says := range map[string]string{"NaN": `found "NaN", expected a finite number`,
+		"-Infinity": `found "-Infinity", expected a finite number`} {
+		path := put(t, t.TempDir(), "t.jsonl", []byte(`{"x": `+value+`, "label": 1}`+"\n"))
+		_, err := Open(path, Options{CSV: CSVOptions{Label: "label"}})
+		require.ErrorContains(t, err, `line 1, column "x": `+says)
+	}
+	missing := "2"
+	schema := &Schema{Columns: map[string]Rule{"x": {Type: "float", Missing: &missing}}}
+	ds, err := Open(put(t, t.TempDir(), "t.jsonl", []byte(`{"x": NaN, "label": 1}`+"\n")),
+		Options{CSV: CSVOptions{Label: "label", Schema: schema}})
+	require.NoError(t, err)
+	assert.Equal(t, []float32{2}, all[float32](t, ds, "x"))
+}
+
+// Files that are not read are refused by what they are; other extensions of known formats are read.
+func TestOtherFiles(t *testing.T) {
+	dir := t.TempDir()
+	var z bytes.Buffer
+	w := zlib.NewWriter(&z)
+	_, err := w.Write(recordsOf(example(map[string]any{"x": []int64{1}})))
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	for path, says := range map[string]string{
+		put(t, dir, "cr.csv", []byte("a,b\r1,2\r")):                      "lines that end with CR only, which is not supported",
+		put(t, dir, "pipe.csv", []byte("a|b\n1|2\n")):                    `columns seem to be separated by '|' instead of ','`,
+		put(t, dir, "comma.tsv", []byte("a,b\n1,2\n")):                   `columns seem to be separated by ',' instead of '\t'`,
+		put(t, dir, "zlib.tfrecord", z.Bytes()):                          "TFRecord compressed by zlib is not supported: decompress the file",
+		filepath.Dir(put(t, dir, "hive/year=2020/t.pq", []byte("PAR1"))): "are partitions of a table (Hive), which is not supported",
+	} {
+		path = strings.TrimSuffix(path, string(filepath.Separator)+"year=2020")
+		_, err := Open(path, Options{})
+		assert.ErrorContains(t, err, says, path)
+	}
+	raw, err := os.ReadFile("testdata/records/odd.parquet")
+	require.NoError(t, err)
+	for _, name := range []string{"t.pq", "t.parq"} {
+		ds, err := Open(put(t, dir, name, raw), Options{Ignore: []string{"null", "lengths", "nested", "date", "struct"}})
+		require.NoError(t, err)
+		assert.Positive(t, ds.Len())
+	}
+}
+
+// Two values of a sample with one name are an error, also if they are members of two objects.
+func TestMembersWithOneName(t *testing.T) {
+	for says, files := range map[string][]string{
+		`column "label": found two values with this name`: {"1.a.json", `{"label": 1}`, "1.b.json", `{"label": 2}`},
+		`column "png": found two values with this name`:   {"1.png", "a", "1.PNG", "b"},
+		`column "cls": found two values with this name`:   {"1.cls", "1", "1.json", `{"cls": 2}`},
+		`column "k": found two values with this name`:     {"1.json", `{"k": 2, "k": 3}`},
+	} {
+		for _, first := range [][]string{nil, {"0.json", `{"label": 1, "k": 1}`, "0.png", "a", "0.cls", "1"}} {
+			path := put(t, t.TempDir(), "t.tar", tarOf(t, append(first, files...)...))
+			_, err := Open(path, Options{})
+			require.ErrorContains(t, err, says)
+		}
+	}
+}
+
+// Kept columns are texts, unchanged, and no inputs.
+func TestKeptColumns(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{put(t, dir, "t.csv", []byte("id,a,b,label\n007,1,2,x\nA 8,3,4,y\n")),
+		put(t, dir, "t.jsonl", []byte(`{"id": "007", "a": 1, "b": 2, "label": "x"}`+"\n"+
+			`{"id": "A 8", "a": 3, "b": 4, "label": "y"}`+"\n"))} {
+		for _, features := range [][]string{nil, {"b", "a"}} {
+			o := CSVOptions{Label: "label", Keep: []string{"id", "label", "a"}, Inputs: []FieldSpec{{Name: "x", Type: "float32",
+				Shape: []int{2}}}, Features: features}
+			if features == nil {
+				o.Keep = o.Keep[:2]
+			}
+			ds, err := Open(path, Options{CSV: o})
+			require.NoError(t, err, path)
+			assert.Equal(t, []string{"007", "A 8"}, all[string](t, ds, "id"))
+			assert.Equal(t, []string{"x", "y"}, all[string](t, ds, "label"))
+			want := []float32{1, 2, 3, 4}
+			if features != nil {
+				want = []float32{2, 1, 4, 3}
+				assert.Equal(t, []string{"1", "3"}, all[string](t, ds, "a"), "an input, too")
+			}
+			assert.Equal(t, want, all[float32](t, ds, "x"))
+		}
+	}
+}
+
+// npzOf returns an archive of files.
+func npzOf(t *testing.T, files map[string][]byte) []byte {
+	t.Helper()
+	var raw bytes.Buffer
+	z := zip.NewWriter(&raw)
+	for name, content := range files {
+		w, err := z.Create(name)
+		require.NoError(t, err)
+		_, err = w.Write(content)
+		require.NoError(t, err)
+	}
+	require.NoError(t, z.Close())
+	return raw.Bytes()
+}

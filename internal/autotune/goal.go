@@ -1,0 +1,234 @@
+package autotune
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"steadyfit/internal/texts"
+	"steadyfit/memory"
+)
+
+// Goal selects the configuration to choose. The zero value chooses the one with the least product of
+// time and memory.
+type Goal struct {
+	// Budget is the memory that the training may use: RSS or, if Anon is set, anonymous memory. The
+	// fastest configuration under it is chosen.
+	Budget memory.Bytes
+	Anon   bool
+	// Step is the longest time of a step. The configuration with the least memory is chosen.
+	Step time.Duration
+}
+
+// reserve is the part of a budget that stays free: package budget acts when less than 3% are free,
+// and peaks of two runs differ.
+const reserve = 0.05
+
+// Limit returns the highest peak of a configuration that keeps the budget.
+func (g Goal) Limit() memory.Bytes { return memory.Bytes((1 - reserve) * float64(g.Budget)) }
+
+// Point summarizes all trials of a configuration.
+type Point struct {
+	// Settings is the configuration in words.
+	Settings      string        `json:"settings"`
+	Configuration Configuration `json:"configuration"`
+	// Peak is the highest peak of all trials since the session was opened, and PeakLow the lowest.
+	Peak    memory.Bytes `json:"peak_bytes"`
+	PeakLow memory.Bytes `json:"peak_low_bytes"`
+	// Opening is the highest peak while the session was opened; 0 if it is unknown. A budget is kept from
+	// the first step on, so Opening may exceed it.
+	Opening memory.Bytes `json:"opening_bytes"`
+	// Step is the time of a step in seconds, between StepLow and StepHigh in all trials: the time of a step
+	// of the reference, times the measured ratio.
+	Step     float64 `json:"step_seconds"`
+	StepLow  float64 `json:"step_seconds_low"`
+	StepHigh float64 `json:"step_seconds_high"`
+	Trials   int     `json:"trials"`
+	// Numbers describes how the results relate to those of plain steps.
+	Numbers string `json:"numbers"`
+	// Features describes the cached features of all data; nil without.
+	Features *Features `json:"features,omitempty"`
+
+	// at is that of its candidate, and ratio, low and high are relative to search.reference.
+	at               []int
+	ratio, low, high float64
+}
+
+// numbers returns Point.Numbers. inexact means that micro-batches change the update.
+func (p Point) numbers(inexact bool) string {
+	switch c := p.Configuration; {
+	case inexact && c.MicroBatches > 1 && c.Precision != "":
+		return "another update, 16 bits"
+	case inexact && c.MicroBatches > 1:
+		return "another update"
+	case c.Precision != "":
+		return "16 bits"
+	case c.Rounds() || p.Features != nil && p.Features.Difference > 0:
+		return "rounding"
+	}
+	return "same bits"
+}
+
+// Opens describes the peak while the model is opened; it is empty if a step has the highest peak.
+func (p Point) Opens() string {
+	if p.Opening <= p.Peak {
+		return ""
+	}
+	return fmt.Sprintf("opening the model takes %v for a moment", p.Opening)
+}
+
+// Result is the outcome of a search. Its JSON is the output of tune.
+type Result struct {
+	// Default has plain steps; nil if they cannot run.
+	Default *Point `json:"default"`
+	// Points are the measured configurations, fastest first. Front has those for which no other one is
+	// faster and smaller.
+	Points []Point `json:"-"`
+	Front  []Point `json:"front"`
+	// Chosen is the choice for the goal; nil if no configuration reaches it. Nearest is then the
+	// configuration that comes closest.
+	Chosen  *Point `json:"chosen"`
+	Nearest *Point `json:"-"`
+	// Failures has the reasons of configurations that could not run.
+	Failures map[string]string `json:"failures,omitempty"`
+	// Measured is the number of Points, and Configurations that of all configurations. Complete is false
+	// if time ran out while configurations were left that are worth a trial.
+	Measured       int  `json:"measured"`
+	Configurations int  `json:"configurations"`
+	Complete       bool `json:"complete"`
+	// Inexact means that micro-batches change the update of the model.
+	Inexact bool `json:"-"`
+}
+
+// Rows returns the points to show: the default, then the front and the choice or the nearest, fastest
+// first.
+func (r Result) Rows() (rows []Point) {
+	if r.Default != nil {
+		rows = append(rows, *r.Default)
+	}
+	for _, p := range r.Points {
+		is := func(q Point) bool { return q.Configuration == p.Configuration }
+		best := cmp.Or(r.Chosen, r.Nearest)
+		if !p.Configuration.Plain() && (slices.ContainsFunc(r.Front, is) || best != nil && is(*best)) {
+			rows = append(rows, p)
+		}
+	}
+	return rows
+}
+
+// Extent returns a sentence about how much of the search is done.
+func (r Result) Extent() string {
+	rest := "the time ran out, and others may be better: run the same command again to measure more"
+	if r.Complete {
+		rest = "each setting was tried with the best other ones"
+	}
+	return fmt.Sprintf("measured %d of %s; %s", r.Measured, texts.Count(r.Configurations, "combination"), rest)
+}
+
+// Cache describes the cached features of the choice; it is empty without.
+func (r Result) Cache() string {
+	if r.Chosen == nil || r.Chosen.Features == nil {
+		return ""
+	}
+	f := r.Chosen.Features
+	return fmt.Sprintf("cached features take %v for all %d samples, which the peak includes, and are computed once, "+
+		"before the first step, in about %s after their check; the time of a step is that of all epochs",
+		f.Bytes, f.Samples, texts.Duration(seconds(f.Seconds)))
+}
+
+// Comparison compares the choice with the default; it is empty if one of them is missing.
+func (r Result) Comparison() string {
+	if r.Chosen == nil || r.Default == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.3g times the peak and %.3g times the time of the default",
+		float64(r.Chosen.Peak)/float64(r.Default.Peak), r.Chosen.Step/r.Default.Step)
+}
+
+// ErrNothing means that no configuration was measured.
+var ErrNothing = errors.New("tune: nothing was measured")
+
+// measurer is implemented by Trials.
+type measurer interface {
+	Known() []Measurement
+	Measure(context.Context, Configuration) (Measurement, error)
+}
+
+// Run searches until a time, and calls done after each trial. TensorFlow must be open. If ctx ends, the
+// error is its cause, and the next call continues.
+func Run(ctx context.Context, p *Plan, g Goal, until time.Time, done func(Measurement)) (r Result, err error) {
+	plan := *p
+	plan.searches = true
+	space, err := plan.goalSpace()
+	if err != nil {
+		return r, err
+	}
+	t, err := NewTrials(&plan, until, slowRounds)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	s := newSearch(g, append([][]Configuration{space.bases}, space.groups()...), plan.over)
+	s.inexact = plan.inexact()
+	if err := s.run(ctx, t, until, done); err != nil {
+		return r, err
+	}
+	return s.result()
+}
+
+// searchShare is the part of the time for configurations that have no trial yet. The rest repeats
+// trials of the best ones and of the default.
+const searchShare = 0.75
+
+func (s *search) run(ctx context.Context, t measurer, until time.Time, done func(Measurement)) error {
+	for _, m := range t.Known() {
+		s.add(m)
+	}
+	began := time.Now()
+	searchUntil := began.Add(time.Duration(searchShare * float64(until.Sub(began))))
+	for {
+		c, ok := s.next()
+		s.complete = !ok
+		if !ok || time.Now().After(searchUntil) {
+			if c, ok = s.repeat(); !ok {
+				return nil
+			}
+		}
+		m, err := t.Measure(ctx, c)
+		if err != nil || m.Late {
+			return err
+		}
+		s.add(m)
+		done(m)
+	}
+}
+
+// result returns the front and the choice of the measured configurations.
+func (s *search) result() (Result, error) {
+	if len(s.points) == 0 {
+		why := cmp.Or(s.failed[Configuration{}], "no time was left")
+		return Result{}, fmt.Errorf("%w: plain steps: %s", ErrNothing, why)
+	}
+	plain := s.plainStep()
+	for i := range s.points {
+		p := &s.points[i]
+		p.Step, p.StepLow, p.StepHigh = p.ratio*plain, p.low*plain, p.high*plain
+		p.Settings, p.Numbers = p.Configuration.String(), p.numbers(s.inexact)
+	}
+	best, reached := s.choice()
+	r := Result{
+		Default: s.point(Configuration{}), Points: slices.SortedFunc(slices.Values(s.points), faster),
+		Front: front(s.points), Failures: map[string]string{}, Measured: len(s.points),
+		Configurations: len(s.candidates), Complete: s.complete, Inexact: s.inexact,
+	}
+	for c, why := range s.failed {
+		r.Failures[c.String()] = why
+	}
+	if r.Nearest = &best; reached {
+		r.Chosen, r.Nearest = &best, nil
+	}
+	return r, nil
+}

@@ -1,0 +1,502 @@
+package autotune
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/gpuopts"
+	"steadyfit/memory"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+type configuration = Configuration
+
+var (
+	parts = []configuration{{MicroBatches: 2}, {MicroBatches: 4}, {MicroBatches: 8}, {MicroBatches: 16},
+		{MicroBatches: 32}}
+	bases    = append(slices.Clone(parts), configuration{StepsPerExecution: 50})
+	bfloat16 = configuration{Precision: gpuopts.BFloat16}
+	settings = [][]configuration{
+		{bfloat16},
+		{{NoPrefetch: true}},
+		{{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}, {IntraThreads: 1}},
+		{{Allocator: "jemalloc"}, {Allocator: "mmap"}, {OneDNN: "off"}, {Allocator: "jemalloc", OneDNN: "off"},
+			{Allocator: "mmap", OneDNN: "off"}},
+	}
+)
+
+func axesOf(bases []configuration, settings [][]configuration) [][]configuration {
+	return append([][]configuration{bases}, settings...)
+}
+
+// over combines configurations of different axes.
+func over(c, base configuration) (configuration, bool) {
+	base.MicroBatches += c.MicroBatches
+	base.StepsPerExecution += c.StepsPerExecution
+	base.Precision += c.Precision
+	base.CachedFeatures = base.CachedFeatures || c.CachedFeatures
+	base.NoPrefetch = base.NoPrefetch || c.NoPrefetch
+	base.Executor += c.Executor
+	base.IntraThreads += c.IntraThreads
+	base.InterThreads += c.InterThreads
+	base.Allocator += c.Allocator
+	base.OneDNN += c.OneDNN
+	return base, c.OneDNN == "" || base.Precision == "" // bfloat16 needs oneDNN
+}
+
+// machine is a made-up machine with known times and peaks. It implements measurer.
+type machine struct {
+	figures  figures
+	known    []Measurement
+	measured []configuration
+	fails    func(configuration) string
+	// stop is the number of trials after which the context ends; 0 means never.
+	stop   int
+	cancel context.CancelFunc
+	late   int // trials before the time is up; 0 means no limit
+	// reference is the configuration with which the machine compares the others.
+	reference configuration
+}
+
+// openedMemory is the resident memory of an openedMemory session, and files its part that is not anonymous.
+const openedMemory, fileMemory = 380 * memory.MiB, 60 * memory.MiB
+
+// figures are the time and the peak of each configuration of a machine.
+type figures func(configuration) (ratio float64, peak memory.Bytes)
+
+// interacting is like image, but two settings interact: turning oneDNN off costs little, and the
+// allocator mmap then costs little and saves more.
+func interacting(c configuration) (ratio float64, peak memory.Bytes) {
+	ratio, peak = image(c)
+	if c.OneDNN == "" {
+		return ratio, peak
+	}
+	ratio *= 1.15 / 3
+	if c.Allocator == "mmap" {
+		ratio, peak = ratio*1.02/1.8, openedMemory+(peak-openedMemory)*6/10
+	}
+	return ratio, peak
+}
+
+// image returns about the values that were measured with image-224: 1110 MB and 137 ms in whole batches,
+// 550 MB and 146 ms in four micro-batches of bfloat16.
+func image(c configuration) (ratio float64, peak memory.Bytes) {
+	n := float64(max(c.MicroBatches, 1))
+	ratio, steps := 0.9+0.1*n, 60+670/n
+	if c.Precision != "" {
+		ratio, steps = ratio*(0.72+0.005*n), steps*0.7
+	}
+	factor := func(when bool, time, memory float64) {
+		if when {
+			ratio, steps = ratio*time, steps*memory
+		}
+	}
+	factor(c.NoPrefetch, 1.06, 1)
+	if c.NoPrefetch {
+		steps -= 38
+	}
+	factor(c.Executor != "", 1.6, 0.9)
+	factor(c.IntraThreads > 0 && c.Executor == "", 1.7, 1.0)
+	factor(c.Allocator == "jemalloc", 0.99, 1.03)
+	factor(c.Allocator == "mmap", 1.8, 0.88)
+	factor(c.OneDNN != "", 3, 1.05)
+	factor(c.StepsPerExecution > 1, 1.01, 1.5)
+	return ratio, openedMemory + memory.Bytes(steps*float64(memory.MiB))
+}
+
+func (m *machine) Known() []Measurement { return m.known }
+
+func (m *machine) Measure(ctx context.Context, c configuration) (Measurement, error) {
+	if m.late > 0 && len(m.measured) == m.late {
+		return Measurement{Configuration: c, Out: "no time was left", Late: true}, nil
+	}
+	m.measured = append(m.measured, c)
+	if m.stop > 0 && len(m.measured) > m.stop {
+		m.cancel()
+		return Measurement{}, context.Cause(ctx)
+	}
+	ratio, peak := m.figures(c)
+	step := 0.137 * ratio
+	if m.reference != (configuration{}) {
+		whole, _ := m.figures(m.reference)
+		ratio /= whole
+	}
+	// Trials of a configuration differ by up to 1%.
+	noise := 1 + 0.01*math.Sin(float64(7*len(m.known)))
+	r := Measurement{
+		Configuration: c, Reference: m.reference, Step: step * noise, Ratio: ratio * noise, Low: 0.97 * ratio,
+		High: 1.03 * ratio, Rounds: 5,
+		Peak: memory.Bytes(float64(peak) * (2 - noise)), Anon: peak - fileMemory,
+		Opening: openedMemory + 700*memory.MiB,
+	}
+	if m.fails != nil {
+		r.Out = m.fails(c)
+	}
+	m.known = append(m.known, r)
+	return r, nil
+}
+
+func searched(t *testing.T, m *machine, g Goal) Result {
+	t.Helper()
+	return searchedIn(t, settings, m, g)
+}
+
+func searchedIn(t *testing.T, groups [][]configuration, m *machine, g Goal) Result {
+	t.Helper()
+	s := newSearch(g, axesOf(bases, groups), over)
+	require.NoError(t, s.run(t.Context(), m, time.Now().Add(time.Hour), func(Measurement) {}))
+	r, err := s.result()
+	require.NoError(t, err)
+	return r
+}
+
+// tried returns the number of trials without those that repeat the default.
+func tried(m *machine) (n int) {
+	for i, c := range m.measured {
+		if i == 0 || c != (configuration{}) {
+			n++
+		}
+	}
+	return n
+}
+
+// The default is chosen unless another configuration is better than it in all trials of both.
+func TestDefaultWinsInsideTheNoise(t *testing.T) {
+	gain := 0.0
+	slightly := func(c configuration) (ratio float64, peak memory.Bytes) {
+		if c.Allocator == "jemalloc" {
+			return 1 - gain, 400 * memory.MiB
+		}
+		return 1 + 0.1*float64(c.Changes()), 400 * memory.MiB
+	}
+	for _, gain = range []float64{0.05, 0.2} {
+		for _, g := range []Goal{{}, {Budget: memory.GiB}} {
+			r := searched(t, &machine{figures: slightly}, g)
+			require.NotNil(t, r.Chosen)
+			wins := gain > 0.1
+			assert.Equal(t, !wins, r.Chosen.Configuration.Plain(), "%v of %v", gain, g)
+			assert.Equal(t, enoughTrials, r.Default.Trials)
+		}
+	}
+}
+
+// With a budget of resident memory, the peak of opening the model is shown, too.
+func TestOpening(t *testing.T) {
+	g := Goal{Budget: 2 * memory.GiB}
+	assert.Equal(t, openedMemory+700*memory.MiB, searched(t, &machine{figures: image}, g).Chosen.Opening)
+	g.Anon = true
+	assert.Zero(t, searched(t, &machine{figures: image}, g).Chosen.Opening)
+}
+
+// exhaustive returns the minimum of cost over all configurations, without noise.
+func (of figures) exhaustive(groups [][]configuration, cost func(ratio float64, peak memory.Bytes) float64) float64 {
+	least := math.Inf(1)
+	for _, c := range newSearch(Goal{}, axesOf(bases, groups), over).candidates {
+		least = min(least, cost(of(c.is)))
+	}
+	return least
+}
+
+func TestFastestUnderABudget(t *testing.T) {
+	for _, budget := range []memory.Bytes{1300, 1000, 820, 700, 600, 560, 500} {
+		m, g := &machine{figures: image}, Goal{Budget: budget * memory.MiB}
+		r := searched(t, m, g)
+		best := figures(image).exhaustive(settings, func(ratio float64, peak memory.Bytes) float64 {
+			if peak > g.Limit() {
+				return math.Inf(1)
+			}
+			return ratio
+		})
+		require.NotNil(t, r.Chosen, "%d MiB", budget)
+		ratio, _ := image(r.Chosen.Configuration)
+		assert.LessOrEqual(t, ratio, 1.05*best, "%d MiB: %v", budget, r.Chosen.Configuration)
+		assert.LessOrEqual(t, r.Chosen.Peak, g.Limit())
+		assert.True(t, r.Complete)
+		assert.Less(t, tried(m), r.Configurations/5)
+	}
+}
+
+func TestLeastMemoryAtASpeed(t *testing.T) {
+	for _, limit := range []float64{1.1, 1.5, 3} {
+		m, g := &machine{figures: image}, Goal{Step: time.Duration(limit * 0.137 * float64(time.Second))}
+		r := searched(t, m, g)
+		least := figures(image).exhaustive(settings, func(ratio float64, peak memory.Bytes) float64 {
+			if ratio > limit {
+				return math.Inf(1)
+			}
+			return float64(peak)
+		})
+		require.NotNil(t, r.Chosen)
+		_, peak := image(r.Chosen.Configuration)
+		assert.LessOrEqual(t, float64(peak), 1.05*least, "%v: %v", limit, r.Chosen.Configuration)
+		assert.Less(t, tried(m), r.Configurations/5)
+	}
+}
+
+// Without a goal, the configuration with the least product of time and memory is chosen, and the front has
+// no point that another one dominates.
+func TestLeastProduct(t *testing.T) {
+	m := &machine{figures: image}
+	r := searched(t, m, Goal{})
+	least := figures(image).exhaustive(settings, func(ratio float64,
+		peak memory.Bytes) float64 {
+		return ratio * float64(peak)
+	})
+	require.NotNil(t, r.Chosen)
+	ratio, peak := image(r.Chosen.Configuration)
+	assert.LessOrEqual(t, ratio*float64(peak), 1.06*least)
+	for i, p := range r.Front[1:] {
+		assert.Greater(t, p.Step, r.Front[i].Step)
+		assert.Less(t, p.Peak, r.Front[i].Peak)
+	}
+	assert.Less(t, tried(m), r.Configurations/5)
+	assert.GreaterOrEqual(t, r.Chosen.Trials, enoughTrials)
+	assert.GreaterOrEqual(t, r.Default.Trials, enoughTrials)
+}
+
+func TestNoConfigurationReachesTheGoal(t *testing.T) {
+	r := searched(t, &machine{figures: image}, Goal{Budget: 390 * memory.MiB})
+	assert.Nil(t, r.Chosen)
+	require.NotNil(t, r.Nearest)
+	least := slices.MinFunc(r.Points, func(a, b Point) int { return cmp.Compare(a.Peak, b.Peak) })
+	assert.Equal(t, least.Peak, r.Nearest.Peak, "the least of all trials")
+	assert.True(t, slices.ContainsFunc(r.Rows(), func(p Point) bool { return p.Configuration == r.Nearest.Configuration }))
+	_, peak := image(r.Nearest.Configuration)
+	assert.LessOrEqual(t, float64(peak), 1.02*figures(image).exhaustive(settings,
+		func(_ float64, peak memory.Bytes) float64 { return float64(peak) }))
+
+	r = searched(t, &machine{figures: image}, Goal{Step: time.Millisecond})
+	assert.Nil(t, r.Chosen)
+	assert.Equal(t, gpuopts.BFloat16, r.Nearest.Configuration.Precision)
+}
+
+// A setting that fails is not combined with others.
+func TestFailures(t *testing.T) {
+	m := &machine{figures: image, fails: func(c configuration) string {
+		if c.Precision != "" {
+			return "it crashed"
+		}
+		return ""
+	}}
+	r := searched(t, m, Goal{Budget: 600 * memory.MiB})
+	assert.LessOrEqual(t, len(r.Failures), 2, "on plain steps and on the best configuration")
+	for c, why := range r.Failures {
+		assert.Contains(t, c, "bfloat16")
+		assert.Equal(t, "it crashed", why)
+	}
+	require.NotNil(t, r.Chosen)
+	assert.Empty(t, r.Chosen.Configuration.Precision)
+}
+
+func TestPlainStepsFail(t *testing.T) {
+	s := newSearch(Goal{}, axesOf(bases, settings), over)
+	require.NoError(t, s.run(t.Context(), &machine{figures: image,
+		fails: func(configuration) string { return "its loss is not finite" }}, time.Now().Add(time.Hour), func(Measurement) {}))
+	_, err := s.result()
+	require.ErrorIs(t, err, ErrNothing)
+	assert.ErrorContains(t, err, "its loss is not finite")
+}
+
+// Settings whose effects are not independent are found, too. bfloat16, which excludes them, is not
+// allowed.
+func TestInteractions(t *testing.T) {
+	exact := settings[1:]
+	for _, budget := range []memory.Bytes{1000, 820, 700, 600, 560, 500, 460} {
+		m, g := &machine{figures: interacting}, Goal{Budget: budget * memory.MiB}
+		r := searchedIn(t, exact, m, g)
+		best := figures(interacting).exhaustive(exact, func(ratio float64, peak memory.Bytes) float64 {
+			if 1.01*float64(peak) > float64(g.Limit()) { // a trial may exceed the limit
+				return math.Inf(1)
+			}
+			return ratio
+		})
+		require.NotNil(t, r.Chosen, "%d MiB", budget)
+		ratio, _ := interacting(r.Chosen.Configuration)
+		assert.LessOrEqual(t, ratio, 1.05*best, "%d MiB: %v", budget, r.Chosen.Configuration)
+		assert.Less(t, tried(m), r.Configurations/5)
+	}
+}
+
+// If plain steps run out of memory, other configurations are predicted from micro-batches.
+func TestDefaultFails(t *testing.T) {
+	g := Goal{Budget: 700 * memory.MiB}
+	r := searched(t, &machine{figures: image, fails: func(c configuration) string {
+		if _, peak := image(c); peak > 900*memory.MiB {
+			return "killed by the kernel because memory ran out"
+		}
+		return ""
+	}}, g)
+	assert.Nil(t, r.Default)
+	require.NotNil(t, r.Chosen)
+	ratio, _ := image(r.Chosen.Configuration)
+	assert.LessOrEqual(t, ratio, 1.05*figures(image).exhaustive(settings, func(ratio float64, peak memory.Bytes) float64 {
+		if peak > g.Limit() {
+			return math.Inf(1)
+		}
+		return ratio
+	}))
+}
+
+// Earlier ratios to another reference than the present one are not used.
+func TestAnotherReference(t *testing.T) {
+	g := Goal{Budget: 700 * memory.MiB}
+	before := &machine{figures: image, reference: configuration{MicroBatches: 32}, fails: func(c configuration) string {
+		return map[bool]string{true: "killed by the kernel because memory ran out"}[c == configuration{}]
+	}}
+	searched(t, before, g)
+	stored := slices.DeleteFunc(before.known, func(m Measurement) bool { return m.Out != "" })
+	m := &machine{figures: image, known: stored}
+	r := searched(t, m, g)
+	want := searched(t, &machine{figures: image}, g)
+	assert.Equal(t, want.Chosen.Configuration, r.Chosen.Configuration)
+	assert.InEpsilon(t, want.Chosen.Step, r.Chosen.Step, 0.03)
+	require.NotNil(t, r.Default)
+	assert.InEpsilon(t, 0.137, r.Default.Step, 0.02)
+}
+
+// A search that was interrupted, or that had too little time, continues where it stopped.
+func TestContinues(t *testing.T) {
+	g := Goal{Budget: 600 * memory.MiB}
+	whole := &machine{figures: image}
+	want := searched(t, whole, g)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	m := &machine{figures: image, stop: 5, cancel: cancel}
+	s := newSearch(g, axesOf(bases, settings), over)
+	require.ErrorIs(t, s.run(ctx, m, time.Now().Add(time.Hour), func(Measurement) {}), context.Canceled)
+	require.Len(t, m.known, 5)
+
+	m = &machine{figures: image, known: m.known, late: 3}
+	r := searched(t, m, g)
+	assert.False(t, r.Complete)
+	assert.Equal(t, whole.measured[5:8], m.measured)
+
+	m = &machine{figures: image, known: m.known}
+	r = searched(t, m, g)
+	assert.True(t, r.Complete)
+	assert.Equal(t, want.Chosen.Configuration, r.Chosen.Configuration)
+	assert.Len(t, m.measured, len(whole.measured)-8)
+
+	m = &machine{figures: image, known: m.known}
+	s = newSearch(g, axesOf(bases, settings), over)
+	require.NoError(t, s.run(t.Context(), m, time.Now().Add(time.Hour), func(Measurement) {}))
+	assert.Empty(t, m.measured, "all is known")
+}
+
+func TestNoTime(t *testing.T) {
+	s := newSearch(Goal{}, axesOf(bases, settings), over)
+	require.NoError(t, s.run(t.Context(), &machine{figures: image}, time.Now(), func(Measurement) {}))
+	_, err := s.result()
+	assert.True(t, errors.Is(err, ErrNothing))
+}
+
+// frozen is like image, but steps on cached features take 1/200 of the time, and about as much memory as
+// the check of the features. Fewer threads make these steps faster, and other steps slower.
+func frozen(c configuration) (ratio float64, peak memory.Bytes) {
+	if !c.CachedFeatures {
+		return image(c)
+	}
+	ratio, peak = 0.005, openedMemory+750*memory.MiB
+	slower := func(when bool, factor float64) {
+		if when {
+			ratio *= factor
+		}
+	}
+	slower(c.IntraThreads > 0, 0.5)
+	slower(c.Executor != "", 1.2)
+	slower(c.NoPrefetch, 1.4)
+	slower(c.Precision != "", 1.3)
+	slower(c.OneDNN != "", 1.1)
+	slower(c.Allocator != "", 1.2)
+	if c.Allocator == "mmap" {
+		peak -= 60 * memory.MiB
+	}
+	return ratio, peak
+}
+
+// Cached features are chosen where their memory fits, also if it fits only with a setting. Settings have
+// other effects on steps with cached features.
+//
+//lane:skip race (a larger model)
+//lane:skip check (long)
+func TestCachedFeatures(t *testing.T) {
+	cached := configuration{CachedFeatures: true}
+	with := append([]configuration{cached}, bases...)
+	for budget, want := range map[memory.Bytes]bool{1300: true, 1160: true, 1000: false, 600: false} {
+		m, g := &machine{figures: frozen}, Goal{Budget: budget * memory.MiB}
+		s := newSearch(g, axesOf(with, settings), over)
+		require.NoError(t, s.run(t.Context(), m, time.Now().Add(time.Hour), func(Measurement) {}))
+		r, err := s.result()
+		require.NoError(t, err)
+		require.NotNil(t, r.Chosen, "%d MiB", budget)
+		assert.Equal(t, want, r.Chosen.Configuration.CachedFeatures, "%d MiB", budget)
+		best := math.Inf(1)
+		for _, c := range s.candidates {
+			if ratio, peak := frozen(c.is); peak <= g.Limit() {
+				best = min(best, ratio)
+			}
+		}
+		ratio, _ := frozen(r.Chosen.Configuration)
+		assert.LessOrEqual(t, ratio, 1.05*best, "%d MiB: %v", budget, r.Chosen.Configuration)
+		assert.Less(t, tried(m), r.Configurations/5)
+	}
+}
+
+// Result.Cache describes the memory and the time that cached features take.
+func TestCache(t *testing.T) {
+	cached := Point{Configuration: configuration{CachedFeatures: true},
+		Features: &Features{Samples: 640, Bytes: 3 * memory.MiB, Seconds: 1.2}}
+	r := Result{Chosen: &cached}
+	assert.Equal(t, "cached features take 3.0 MiB for all 640 samples, which the peak includes, and are computed once, "+
+		"before the first step, in about 1.2s after their check; the time of a step is that of all epochs", r.Cache())
+	assert.Empty(t, Result{}.Cache())
+}
+
+// With a budget of anonymous memory, the peak and the memory of the openedMemory session are anonymous
+// memory.
+func TestAnonymousMemory(t *testing.T) {
+	for _, budget := range []memory.Bytes{900, 700, 560, 500, 440} {
+		m, g := &machine{figures: image}, Goal{Budget: budget * memory.MiB, Anon: true}
+		r := searched(t, m, g)
+		_, peak := image(r.Default.Configuration)
+		assert.Equal(t, peak-fileMemory, r.Default.Peak)
+		best := figures(image).exhaustive(settings, func(ratio float64, peak memory.Bytes) float64 {
+			if peak-fileMemory > g.Limit() {
+				return math.Inf(1)
+			}
+			return ratio
+		})
+		require.NotNil(t, r.Chosen, "%d MiB", budget)
+		ratio, _ := image(r.Chosen.Configuration)
+		assert.LessOrEqual(t, ratio, 1.05*best, "%d MiB: %v", budget, r.Chosen.Configuration)
+		assert.Less(t, tried(m), r.Configurations/5)
+	}
+}
+
+// Micro-batches of a model with dropout are another update, not another rounding.
+func TestResultsOfTunedSettings(t *testing.T) {
+	split := Point{Configuration: Configuration{MicroBatches: 4}}
+	half := Point{Configuration: Configuration{MicroBatches: 4, Precision: gpuopts.BFloat16}}
+	exact := Point{Configuration: Configuration{CachedFeatures: true}, Features: &Features{}}
+	near := Point{Configuration: exact.Configuration, Features: &Features{Difference: 1e-7}}
+	for model, want := range map[string][5]string{
+		"digits":     {"rounding", "16 bits", "same bits", "same bits", "rounding"},
+		"digits-cnn": {"another update", "another update, 16 bits", "same bits", "same bits", "rounding"},
+	} {
+		m, err := savedmodels.Builtin(model)
+		require.NoError(t, err)
+		p := Plan{Model: m, Options: session.Options{AllowInexactSplit: true}}
+		inexact := p.inexact()
+		assert.Equal(t, want, [5]string{split.numbers(inexact), half.numbers(inexact), Point{}.numbers(inexact),
+			exact.numbers(inexact), near.numbers(inexact)}, model)
+	}
+}

@@ -1,0 +1,404 @@
+package autotune
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"steadyfit/data"
+	"steadyfit/gpuopts"
+	"steadyfit/internal/dtype"
+	"steadyfit/internal/resolved"
+	"steadyfit/internal/tfprocess"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+)
+
+const (
+	// share is the part of a training's time that trials may take.
+	share = 0.02
+	// minTime is the least time for which trials begin, since two processes have to open TensorFlow and
+	// the model, and to warm up.
+	minTime = 1500 * time.Millisecond
+	// leastStep is less than the time of any step. The fastest measured step took 58 us, on a dense
+	// model of 64 units, with XLA and one thread. copiedBytes is the maximum number of bytes of
+	// a batch that are copied per second.
+	leastStep   = 50 * time.Microsecond
+	copiedBytes = 20e9
+)
+
+// maxTime is the maximum time of trials.
+var maxTime = 20 * time.Second
+
+// Plan describes a training for which to choose a configuration.
+type Plan struct {
+	// Model is the model to train. Options are the options of its session before a choice.
+	Model   *savedmodels.Model
+	Options session.Options
+	// Limits restrict the choice.
+	Limits Limits
+	// Data is the training data, of which trials use the first 64 MiB. Batch is the number of
+	// samples per step.
+	Data  data.Dataset
+	Batch int
+	// Steps is the number of train steps to do; 0 means unknown.
+	Steps int64
+	// RestartTime is the time that a restart takes (Limits.Restart). A configuration that
+	// needs a restart is chosen only if it saves twice that time.
+	RestartTime time.Duration
+	// LearningRate is the learning rate for a model that takes one.
+	LearningRate float64
+	// Budgeted is true for a training with a memory budget (package budget).
+	Budgeted bool
+	// Cache is the folder of earlier measurements, such as CacheDir(); empty disables the
+	// cache.
+	Cache string
+
+	// searches is true for a search of Run: plain steps need not run, and each trial is stored.
+	searches bool
+}
+
+// least returns a lower bound of the time of a step: leastStep plus the time to copy the batch.
+func (p *Plan) least() time.Duration {
+	return leastStep + seconds(batchBytes(p.Data, p.Batch)/copiedBytes)
+}
+
+// allowed returns the maximum time of the trials for a given time per step.
+func (p *Plan) allowed(step time.Duration) time.Duration {
+	if p.Steps <= 0 {
+		return maxTime
+	}
+	return time.Duration(min(share*float64(p.Steps)*float64(step), float64(maxTime)))
+}
+
+// batchBytes returns the size of a batch in bytes.
+func batchBytes(ds data.Dataset, batch int) (size float64) {
+	for _, f := range ds.Fields() {
+		n := float64(batch)
+		if t := dtype.ByName(f.Type); t != nil {
+			n *= float64(t.Size)
+		}
+		for _, d := range f.Shape {
+			n *= float64(d)
+		}
+		size += n
+	}
+	return size
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// Fixed selects options of a session that Choose does not change. An option that differs from its
+// default is always fixed.
+type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
+
+// With also selects the options that are set in o.
+func (f Fixed) With(o session.Options) Fixed {
+	return Fixed{
+		StepsPerExecution: f.StepsPerExecution || o.StepsPerExecution > 1,
+		Compiled:          f.Compiled || o.Compiled,
+		// Resolving float16 initializes TensorFlow's devices with their threads.
+		Threads: f.Threads || o.Device.IntraThreads != 0 || o.Device.InterThreads != 0 ||
+			o.Device.Precision != "" && o.Device.Precision != gpuopts.BFloat16,
+		OneDNN:    f.OneDNN || o.Device.OneDNN != "",
+		Precision: f.Precision || o.Device.Precision != "",
+	}
+}
+
+// Limits returns the limits for a session with the options o. steps is the maximum number of steps
+// per execution, and precision allows 16-bit types.
+func (f Fixed) Limits(o session.Options, steps int, precision bool) Limits {
+	f = f.With(o)
+	if f.StepsPerExecution {
+		steps = 0
+	}
+	return Limits{
+		StepsPerExecution: steps, Compiled: !f.Compiled, Threads: !f.Threads, OneDNN: !f.OneDNN,
+		Precision: precision && !f.Precision,
+	}
+}
+
+// Limits are the kinds of configurations that Choose may return. The zero value allows only
+// plain steps. The model and the options of the session can exclude more.
+type Limits struct {
+	// StepsPerExecution is the number of steps that can run without a pause, such as the steps
+	// of an epoch. Below 2, each step is an execution.
+	StepsPerExecution int
+	// Compiled allows XLA-compiled signatures, which round differently than plain steps.
+	Compiled bool
+	// Threads allows another executor and other numbers of threads, some of which round
+	// differently. It also lets trials choose the calling thread (Live).
+	Threads bool
+	// Traced means that a step will be traced, which excludes the single-threaded executor.
+	Traced bool
+	// Restart allows another allocator and, with OneDNN, the opposite of the present use of
+	// oneDNN, which rounds differently. The caller must then restart its program with the
+	// variables of Configuration.Environment.
+	Restart, OneDNN bool
+	// Precision allows computing in 16 bits, which changes the results of the training.
+	Precision bool
+	// Features allows cached features in Trials. FeatureRounding also allows them if steps then
+	// round differently.
+	Features, FeatureRounding bool
+}
+
+// ThreadVariable returns the name of a set environment variable that sets a number of
+// TensorFlow's threads, or "". Limits.Threads then has no effect.
+func ThreadVariable() string {
+	for _, name := range []string{"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"} {
+		if os.Getenv(name) != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// under returns the limits reduced by the options and the environment.
+func (l Limits) under(o session.Options) Limits {
+	l.Compiled = l.Compiled && !o.Device.Deterministic
+	l.OneDNN = l.OneDNN && l.Restart && !o.Device.Deterministic
+	l.Threads = l.Threads && !o.Device.Deterministic && ThreadVariable() == ""
+	return l
+}
+
+// Within returns the configuration without the parts that the limits, the options of the
+// session or the environment exclude.
+func (c Configuration) Within(l Limits, o session.Options) Configuration {
+	l = l.under(o)
+	if l.StepsPerExecution < 2 {
+		c.StepsPerExecution = 0
+	}
+	c.Compiled = c.Compiled && l.Compiled
+	if !l.Threads || c.TooLate(o) != nil {
+		c.Executor, c.IntraThreads, c.InterThreads = "", 0, 0
+	}
+	if l.Traced {
+		c.Executor = ""
+	}
+	if missing, err := (Configuration{Allocator: c.Allocator}).Environment(); err != nil || len(missing) > 0 &&
+		!l.Restart {
+		c.Allocator = ""
+	}
+	if missing, err := (Configuration{OneDNN: c.OneDNN}).Environment(); err != nil || len(missing) > 0 && !l.OneDNN {
+		c.OneDNN = ""
+	}
+	if !l.Precision {
+		c.Precision = ""
+	}
+	return c
+}
+
+// TooLate returns gpuopts.ErrTooLate if an earlier session of this process has set up TensorFlow's
+// threads differently. o are the options of the session before the choice.
+func (c Configuration) TooLate(o session.Options) error {
+	first, _, opened := tfprocess.FirstSession()
+	if !opened || c.threads().Plain() {
+		return nil
+	}
+	config, err := c.threads().Apply(o).Device.ConfigProto()
+	if err != nil {
+		return err
+	}
+	return resolved.Later(first, config)
+}
+
+// space has the values from which configurations are composed: at most one of bases, and at most one of
+// each group of settings. The groups that change memory most come first.
+type space struct {
+	bases                                  []Configuration
+	precision, prefetch, threads, memories []Configuration
+}
+
+// groups returns the groups of settings that are not empty.
+func (s space) groups() (groups [][]Configuration) {
+	for _, group := range [][]Configuration{s.precision, s.memories, s.threads, s.prefetch} {
+		if len(group) > 0 {
+			groups = append(groups, group)
+		}
+	}
+	return groups
+}
+
+// fastSpace returns the values from which Choose composes configurations: those that the plan allows
+// and its options do not already set. The errors are those of session.Compile. TensorFlow must be open.
+func (p *Plan) fastSpace() (s space, err error) {
+	plan, err := session.Compile(p.Model, p.Options)
+	if err != nil {
+		return s, err
+	}
+	l := p.Limits.under(p.Options)
+	s.bases = p.bases(plan, l)
+	s.threads = p.threads(l)
+	if c, ok := p.otherOneDNN(); ok && l.OneDNN {
+		s.memories = append(s.memories, c)
+	}
+	s.memories = append(s.memories, p.allocators(tfprocess.Jemalloc)...)
+	if d := p.Options.Device; l.Precision && d.Precision == "" && !d.GrapplerOff {
+		s.precision = []Configuration{{Precision: gpuopts.BFloat16}}
+	}
+	return s, nil
+}
+
+// goalSpace returns the values from which Run composes configurations.
+func (p *Plan) goalSpace() (s space, err error) {
+	if s, err = p.fastSpace(); err != nil {
+		return s, err
+	}
+	if p.Options.MicroBatches < 2 {
+		s.bases = append(p.split(), s.bases...)
+	}
+	if p.CachesFeatures() { // first, since it saves most where it is possible
+		s.bases = slices.Insert(s.bases, 0, Configuration{CachedFeatures: true})
+	}
+	for i := range s.threads {
+		s.threads[i].Executor = "" // fit has no flag for it
+	}
+	s.prefetch = []Configuration{{NoPrefetch: true}}
+	// Allocators and oneDNN are one group: both decide where memory comes from, so an effect of one
+	// depends on the other.
+	allocators := p.allocators(append(slices.Sorted(maps.Keys(tfprocess.Allocators)), tfprocess.Mmap)...)
+	s.memories = allocators
+	if c, ok := p.otherOneDNN(); ok && p.Limits.under(p.Options).OneDNN {
+		for _, a := range append([]Configuration{{}}, allocators...) {
+			s.memories = append(s.memories, a.over(c))
+		}
+	}
+	return s, nil
+}
+
+// bases returns the configurations that differ from plain steps only in the signature or the steps
+// per execution, most promising first.
+func (p *Plan) bases(plan *session.Plan, l Limits) (bases []Configuration) {
+	base := func(c Configuration) {
+		with, err := session.Compile(p.Model, c.Apply(p.Options))
+		if err == nil && with.Check(p.Batch, false, false) == nil {
+			bases = append(bases, c)
+		}
+	}
+	roles := plan.Roles()
+	stack := l.StepsPerExecution > 1 && p.Options.StepsPerExecution < 2
+	compile := l.Compiled && !p.Options.Compiled
+	shape := dataShape(p.Model, roles.TrainNXLA)
+	if stack && compile && len(shape) > 1 && shape[0] <= int64(l.StepsPerExecution) && shape[1] == int64(p.Batch) {
+		base(Configuration{StepsPerExecution: int(shape[0]), Compiled: true})
+	}
+	if stack {
+		if n, _ := plan.ChooseSteps(p.Data, p.Batch); n > 1 {
+			base(Configuration{StepsPerExecution: min(n, l.StepsPerExecution)})
+		}
+	}
+	if shape := dataShape(p.Model, roles.TrainXLA); compile && len(shape) > 0 && shape[0] == int64(p.Batch) {
+		base(Configuration{Compiled: true})
+	}
+	return bases
+}
+
+// threads returns the settings of the executor and its threads. It leaves out those that an earlier
+// session of this process excludes.
+func (p *Plan) threads(l Limits) (settings []Configuration) {
+	d := p.Options.Device
+	if !l.Threads || d.Executor != "" || d.IntraThreads != 0 || d.InterThreads != 0 || d.PerSessionThreads {
+		return nil
+	}
+	single := Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
+	for _, c := range []Configuration{single, {IntraThreads: 1}} {
+		if c.TooLate(p.Options) == nil && !(l.Traced && c == single) {
+			settings = append(settings, c)
+		}
+	}
+	return settings
+}
+
+// otherOneDNN returns the opposite of the present use of oneDNN; ok is false if the options
+// exclude it. TensorFlow must be open.
+func (p *Plan) otherOneDNN() (c Configuration, ok bool) {
+	on, known := tfprocess.OneDNN()
+	c.OneDNN = "on"
+	if on {
+		c.OneDNN = "off"
+	}
+	_, err := c.Apply(p.Options).Device.Check(nil)
+	return c, known && err == nil && p.Options.Device.OneDNN == ""
+}
+
+// dataShape returns the shape of the first data input of a signature; nil if there is none.
+func dataShape(m *savedmodels.Model, signature string) []int64 {
+	sig, err := m.Signature(signature)
+	if signature == "" || err != nil || len(sig.DataInputs()) == 0 {
+		return nil
+	}
+	return sig.DataInputs()[0].Shape
+}
+
+// over returns the configuration with its zero fields taken from base. ok is false if the options
+// of the plan exclude the combination.
+func (p *Plan) over(c, base Configuration) (both Configuration, ok bool) {
+	both = c.over(base)
+	_, err := both.Apply(p.Options).Device.Check(nil)
+	return both, err == nil
+}
+
+// inexact reports whether micro-batches change the update of the model.
+func (p *Plan) inexact() bool {
+	exact := p.Options
+	exact.AllowInexactSplit = false
+	plan, err := session.Compile(p.Model, exact)
+	return err == nil && errors.Is(plan.CheckSplit(), session.ErrInexactSplit)
+}
+
+// split returns the numbers of micro-batches to measure: for each power of two, the next number
+// that divides the batch, because micro-batches of two sizes take memory for both.
+func (p *Plan) split() (bases []Configuration) {
+	plan, err := session.Compile(p.Model, p.Options)
+	if err != nil || plan.CheckSplit() != nil {
+		return nil
+	}
+	for n := 2; n <= p.Batch; n *= 2 {
+		parts := n
+		for d := n; d < 2*n && d <= p.Batch; d++ {
+			if p.Batch%d == 0 {
+				parts = d
+				break
+			}
+		}
+		c := Configuration{MicroBatches: parts}
+		if _, err := session.Compile(p.Model, c.Apply(p.Options)); err == nil {
+			bases = append(bases, c)
+		}
+	}
+	return bases
+}
+
+// CachesFeatures reports whether a training may compute the frozen part of the model once. It excludes
+// micro-batches, steps per execution and compiled signatures: features are checked in whole batches, so
+// smaller parts would not lower the peak, and the other signatures compute the frozen part.
+func (p *Plan) CachesFeatures() bool {
+	o := p.Options
+	ds, ok := p.Data.(*data.InMemory)
+	if !ok || !ds.Repeats() || !p.Limits.Features || o.Compiled || o.StepsPerExecution > 1 || o.MicroBatches > 1 {
+		return false
+	}
+	f, err := p.Model.Features(o.TrainSignature)
+	if err != nil || f.Omitted != nil {
+		return false
+	}
+	_, err = session.Compile(f.Model, o)
+	return err == nil
+}
+
+// allocators returns the installed allocators of these names that the process does not use, unless the
+// limits or a variable exclude them.
+func (p *Plan) allocators(names ...string) (settings []Configuration) {
+	if !p.Limits.Restart {
+		return nil
+	}
+	for _, name := range names {
+		c := Configuration{Allocator: name}
+		if missing, err := c.Environment(); err == nil && len(missing) > 0 {
+			settings = append(settings, c)
+		}
+	}
+	return settings
+}

@@ -1,0 +1,371 @@
+package matrix
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/machine"
+	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
+	"steadyfit/internal/stats"
+	"steadyfit/memory"
+)
+
+// assemble derives everything in a result from its runs.
+func (p *Plan) assemble(r *Result, settled map[combinationID]Combination, jobs []job) (err error) {
+	r.Ended = time.Now()
+	r.Workloads, r.Remedies = p.Workloads, append([]Remedy{Remedies()[0]},
+		slices.DeleteFunc(slices.Clone(p.Remedies), func(x Remedy) bool { return x.ID == Baseline })...)
+	runs := make(map[combinationID][]*RunResult)
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		id := combinationID{run.Runtime, run.Workload, run.Remedy}
+		runs[id] = append(runs[id], run)
+	}
+	wanted := make(map[combinationID]bool)
+	for _, j := range jobs {
+		wanted[j.id()] = true
+	}
+	for _, runtime := range p.Runtimes {
+		for _, w := range p.Workloads {
+			base := runs[combinationID{runtime, w.ID, Baseline}]
+			var variants []compare.Variant
+			for _, remedy := range r.Remedies {
+				with := runs[combinationID{runtime, w.ID, remedy.ID}]
+				if remedy.ID != Baseline && len(with) > 0 && !slices.ContainsFunc(with, neverRan) {
+					pairs, _ := paired(with, base)
+					variants = append(variants, compare.Variant{Group: with[0].Group, Pairs: pairs})
+				}
+			}
+			scatter := compare.ScatterOf(variants, uint64(p.Seed))
+			for _, remedy := range r.Remedies {
+				id := combinationID{runtime, w.ID, remedy.ID}
+				if c, ok := settled[id]; ok {
+					r.Combinations = append(r.Combinations, c)
+				} else if wanted[id] && len(runs[id]) > 0 {
+					r.Combinations = append(r.Combinations, p.combine(remedy, runs[id], base, scatter))
+				}
+			}
+			if c, ok := calibrate(runtime, w, base); ok {
+				r.Calibration = append(r.Calibration, c)
+			}
+		}
+	}
+	finish(&r.Environment, r.Runs)
+	r.Claims, err = ledger(r)
+	thin(r, runs)
+	return err
+}
+
+// finish adds the facts that the runs reported.
+func finish(e *machine.Environment, runs []RunResult) {
+	e.LoadAfter = machine.LoadAverage()
+	for _, run := range runs {
+		if version, ok := run.Facts["tensorflow"]; ok {
+			e.TensorFlow[run.Runtime] = version
+		}
+		if version, ok := run.Facts["keras"]; ok {
+			e.Keras = version
+		}
+		if version, ok := run.Facts["python"]; ok {
+			e.Python = version
+		}
+	}
+}
+
+func neverRan(run *RunResult) bool { return unmeasurable(run.Failure) }
+
+// paired pairs runs with the baseline runs of the same pair and group. without has these baseline
+// runs.
+func paired(runs, base []*RunResult) (pairs []compare.Pair, without []*RunResult) {
+	for _, run := range runs {
+		for _, b := range base {
+			if b.Pair == run.Pair && b.Group == run.Group {
+				without = append(without, b)
+				pairs = append(pairs, compare.Pair{Base: b.Outcome, Remedy: run.Outcome})
+			}
+		}
+	}
+	return pairs, without
+}
+
+// combine summarizes the runs of a combination. scatter is the scatter over the runs of its
+// workload.
+func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.Scatter) Combination {
+	c := Combination{Runtime: runs[0].Runtime, Workload: runs[0].Workload, Remedy: remedy.ID, Figures: figures(runs)}
+	for _, run := range runs {
+		c.Runs = append(c.Runs, run.ID)
+		if run.Failure != "" {
+			c.Crashes = append(c.Crashes, fmt.Sprintf("%s: %s", run.Failure, run.Cause))
+		}
+		if run.Failure == "" {
+			c.Unverified = cmp.Or(c.Unverified, run.Unverified)
+		}
+	}
+	verdict := Middle(runs).Outcome.Verdict
+	verdict.Notes = append(slices.Clone(verdict.Notes), split(runs)...)
+	c.Verdict = &verdict
+	if remedy.ID == Baseline {
+		c.Reason = c.Verdict.String()
+		return c
+	}
+	pairs, without := paired(runs, base)
+	for _, b := range without {
+		c.Base = append(c.Base, b.ID)
+	}
+	if n := slices.IndexFunc(runs, neverRan); n >= 0 {
+		c.Effect, c.Reason = compare.CouldNotApply, runs[n].Cause
+		if runs[n].Failure == worker.NotApplicable {
+			c.Effect = compare.NotApplicable
+		}
+		c.Verdict = nil
+		return c
+	}
+	c.Unverified = cmp.Or(c.Unverified, unseenTrace(remedy, without), unseenPairs(remedy, runs, without))
+	if len(pairs) < 2 {
+		c.Effect, c.Reason = compare.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
+		return c
+	}
+	comparison := scatter.Compare(pairs, goal(remedy, without), uint64(p.Seed))
+	if divided := remedy.dividesBatch(); divided > 1 && comparison.Goal == compare.LowerSlope {
+		perStep := comparison
+		// The scatter of slopes per step does not apply to slopes per sample.
+		for i := range pairs {
+			pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
+		}
+		comparison = compare.Runs(pairs, compare.LowerSlope, uint64(p.Seed))
+		comparison.Reason += ", for as many samples"
+		comparison.Peak, comparison.Reset, comparison.StepTime, comparison.GPU = perStep.Peak, perStep.Reset,
+			perStep.StepTime, perStep.GPU
+		// An unchanged slope per step is not harmful, although the slope per sample is larger.
+		switch relief := comparison.Effect == compare.Works || comparison.Effect == compare.Partly; {
+		case relief, perStep.Effect == compare.Harmful:
+		case perStep.Effect == compare.Unclear:
+			comparison.Effect, comparison.More = compare.Unclear, perStep.More
+		default:
+			comparison.Effect, comparison.More = compare.NoEffect, 0
+		}
+	}
+	c.Comparison, c.Effect, c.Reason = &comparison, comparison.Effect, comparison.Reason
+	return c
+}
+
+// perSample multiplies the slopes of a run whose batch was divided by the divisor. The slopes are
+// then those of a step on the whole batch.
+func perSample(v memory.Verdict, divided int) memory.Verdict {
+	if v.Net != nil { // the stored verdict shares v.Net
+		net := *v.Net
+		v.Net = &net
+		for _, slope := range []*float64{&net.Estimate, &net.Low, &net.High} {
+			*slope *= float64(divided)
+		}
+	}
+	for _, slope := range []*float64{&v.Slope.Estimate, &v.Slope.Low, &v.Slope.High, &v.NoiseFloor} {
+		*slope *= float64(divided)
+	}
+	return v
+}
+
+// goal returns the goal of a comparison. GPU memory stays the goal of a remedy for GPU memory. For
+// other remedies, the goal is the slope if memory grows without the remedy. If memory does not
+// grow, it is the remedy's own goal, or the peak if that goal is the slope.
+func goal(remedy Remedy, base []*RunResult) compare.Goal {
+	switch {
+	case remedy.Goal == compare.LowerGPU:
+		return compare.LowerGPU
+	case compare.Leaks(outcomes(base)):
+		return compare.LowerSlope
+	case remedy.Goal == compare.LowerSlope:
+		return compare.LowerPeak
+	}
+	return remedy.Goal
+}
+
+// split returns a note if the verdicts of the runs differ, or nil.
+func split(runs []*RunResult) []string {
+	var parts []string
+	for _, kind := range kinds {
+		if n := len(ofKind(runs, kind)); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, kind))
+		}
+	}
+	if len(parts) < 2 {
+		return nil
+	}
+	return []string{fmt.Sprintf("its %d runs differ: %s", len(runs), strings.Join(parts, ", "))}
+}
+
+func figures(runs []*RunResult) Figures {
+	var f Figures
+	var slopes, seconds []float64
+	amount := func(get func(*RunResult) memory.Reading) *int64 {
+		var all []float64
+		for _, run := range runs {
+			if r := get(run); run.Failure == "" && r.OK {
+				all = append(all, float64(r.Bytes))
+			}
+		}
+		if len(all) == 0 {
+			return nil
+		}
+		m := int64(stats.Median(all))
+		return &m
+	}
+	phase := func(name string) func(*RunResult) memory.Reading {
+		return func(run *RunResult) memory.Reading {
+			sample := run.Phases[name]
+			return sample.Get(memory.Anon)
+		}
+	}
+	for _, run := range runs {
+		if run.Failure == "" {
+			slopes = append(slopes, run.Outcome.Verdict.Slope.Estimate)
+			seconds = append(seconds, run.Seconds)
+		}
+	}
+	if len(slopes) > 0 {
+		f.Slope = memory.Interval{Estimate: stats.Median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
+		f.Seconds = stats.Median(seconds)
+	}
+	f.Peak = amount(func(run *RunResult) memory.Reading { return run.Outcome.Peak })
+	f.StepTime = amount(func(run *RunResult) memory.Reading { return run.Outcome.StepTime })
+	f.Loaded = amount(phase(worker.PhaseLoaded))
+	f.Level = amount(phase(worker.PhaseSteady))
+	f.Closed = amount(phase(worker.PhaseClosed))
+	f.Trimmed = amount(phase(worker.PhaseTrimmed))
+	f.Pool = amount(func(run *RunResult) memory.Reading {
+		return traced(run, func(l memory.Layer) bool { return memlayer.Whole(l) == memlayer.TFPeak && !onGPU(l) })
+	})
+	f.GPUPool = amount(gpuPool)
+	f.GPU = amount(func(run *RunResult) memory.Reading { return run.Outcome.GPU })
+	return f
+}
+
+func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading) {
+	for _, v := range run.Phases[worker.PhaseTraced].Values {
+		if v.Reading.OK && wanted(v.Layer) {
+			sum = memory.Known(sum.Bytes + v.Reading.Bytes)
+		}
+	}
+	return sum
+}
+
+// gpuPool returns the most memory that TensorFlow's GPU allocators handed out in the traced step.
+func gpuPool(run *RunResult) memory.Reading {
+	return traced(run, func(l memory.Layer) bool { return memlayer.Whole(l) == memlayer.TFPeak && onGPU(l) })
+}
+
+// onGPU reports whether the allocator is a GPU's. The allocator gpu_host_bfc has memory of the
+// host.
+func onGPU(l memory.Layer) bool { return strings.Contains(string(l), "(GPU_") }
+
+// recovered is the maximum relative error with which a calibration succeeds.
+const recovered = 0.05
+
+func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool) {
+	if w.Leak == nil || len(base) == 0 {
+		return Calibration{}, false
+	}
+	c := Calibration{Runtime: runtime, Workload: w.ID, Expected: float64(*w.Leak)}
+	var slopes []float64
+	wrong, undecided := 0, 0
+	for _, run := range base {
+		v := run.Outcome.Verdict
+		c.Kinds = append(c.Kinds, v.Kind)
+		slopes = append(slopes, v.Slope.Estimate)
+		good := v.Kind == memory.Leak && math.Abs(v.Slope.Estimate-c.Expected) <= recovered*c.Expected
+		if c.Expected == 0 {
+			good = v.Kind == memory.Flat || v.Kind == memory.Jump || v.Kind == memory.Plateau
+		}
+		switch {
+		case good:
+		case v.Kind == memory.Inconclusive: // for example while another process keeps the machine busy
+			undecided++
+		default:
+			wrong++
+		}
+	}
+	c.OK = wrong == 0 && 2*undecided < len(base)
+	c.Slope = memory.Interval{Estimate: stats.Median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
+	what := fmt.Sprintf("a leak of %.0f B/step was measured as %.0f B/step [%.0f, %.0f]", c.Expected, c.Slope.Estimate,
+		c.Slope.Low, c.Slope.High)
+	if c.Expected == 0 {
+		var names []string
+		for _, kind := range slices.Compact(slices.Sorted(slices.Values(c.Kinds))) {
+			names = append(names, string(kind))
+		}
+		what = fmt.Sprintf("a loop without a leak was called %s", strings.Join(names, ", "))
+	}
+	c.Text = fmt.Sprintf("%s in %d runs", what, len(base))
+	if wrong > 0 {
+		c.Text += fmt.Sprintf("; %d of %d runs were wrong", wrong, len(base))
+	}
+	if undecided > 0 {
+		c.Text += fmt.Sprintf("; %d of %d runs were inconclusive", undecided, len(base))
+	}
+	return c, true
+}
+
+// shownSamples is the number of samples per curve in a report.
+const shownSamples = 96
+
+var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memlayer.GoHeap, memlayer.LiveBytes,
+	memlayer.GPUProcess}
+
+// shownPhase lists the layers of a phase that are written to matrix.json.
+var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memlayer.File, memlayer.Peak, memory.MallocUsed,
+	memory.MallocFree, memlayer.GoHeap, memlayer.Threads, memlayer.TFUsed, memlayer.TFPeak, memlayer.GPUAllocator,
+	memlayer.GPUProcess}
+
+// thin drops the data that only runs.jsonl has: layers and trends that no report shows, and all
+// curves except those of the middle run of each combination and of the first group of baseline
+// runs.
+func thin(r *Result, runs map[combinationID][]*RunResult) {
+	shown := make(map[int]bool)
+	for id, all := range runs {
+		shown[Middle(all).ID] = true
+		for _, run := range all {
+			if id.remedy == Baseline && run.Group == 0 {
+				shown[run.ID] = true
+			}
+		}
+	}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		run.Outcome.Verdict.Trends = nil
+		phases := make(map[string]memory.Sample, len(run.Phases))
+		for name, sample := range run.Phases {
+			phases[name] = only(sample, shownPhase)
+		}
+		run.Phases = phases
+		if run.Series != nil && shown[run.ID] {
+			run.Series = reduced(run.Series)
+		} else {
+			run.Series = nil
+		}
+	}
+}
+
+func only(sample memory.Sample, layers []memory.Layer) memory.Sample {
+	less := memory.Sample{Step: sample.Step, At: sample.At}
+	for _, v := range sample.Values {
+		if v.Reading.OK && slices.Contains(layers, memlayer.Whole(v.Layer)) {
+			less.Set(v.Layer, v.Reading)
+		}
+	}
+	return less
+}
+
+func reduced(s *memory.Series) *memory.Series {
+	less := &memory.Series{Keep: shownSamples}
+	for _, sample := range s.Samples() {
+		kept := only(sample, shownLayers)
+		less.Append(&kept)
+	}
+	return less
+}

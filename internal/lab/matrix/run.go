@@ -1,0 +1,328 @@
+package matrix
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"gonum.org/v1/gonum/stat"
+
+	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/machine"
+	"steadyfit/internal/lab/runner"
+	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
+	"steadyfit/internal/stats"
+	"steadyfit/memory"
+)
+
+// Run runs a plan and returns the result of all complete runs, including those of earlier
+// calls. An error means that the matrix could not continue: ctx ended, a child could not be
+// started or was ended from outside, or a disk is full. The result is not nil then, and the
+// next call resumes.
+func Run(ctx context.Context, p Plan) (*Result, error) {
+	if ctx == nil {
+		return nil, errors.New("matrix: the context is nil; give one, such as context.Background()")
+	}
+	p.defaults()
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	started := time.Now()
+	var end time.Time
+	if p.Within > 0 {
+		end = started.Add(p.Within - reserve)
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadlineCause(ctx, end, errTime)
+		defer stop()
+	}
+	var err error
+	if p.Quick {
+		p.Workloads = slices.Clone(p.Workloads)
+		if err := p.shorten(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if p.inputs, err = p.readInputs(); err != nil {
+		return nil, err
+	}
+	if p.limitKind, err = p.kindOfLimit(); err != nil {
+		return nil, err
+	}
+	jobs, settled := p.expand()
+	store, err := openStore(p.Out)
+	if err != nil {
+		return nil, err
+	}
+	defer store.close()
+
+	r := &Result{Schema: schemaVersion, Version: p.Version, Started: started, Environment: machine.Read(p.GPUs),
+		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: stats.Confidence, Quick: p.Quick, Jobs: max(p.Jobs, 1),
+			Limit: int64(p.Limit), LimitKind: p.limitKind, Timeout: p.Timeout.Seconds(), Within: p.Within.Seconds()}}
+	d := &doing{plan: &p, jobs: jobs, end: end, store: store, variables: newVariables(&p),
+		results: make([]*RunResult, len(jobs)), reused: make([]bool, len(jobs))}
+	d.report(RunResult{ID: -1})
+	err = d.all(ctx)
+	for _, run := range d.results {
+		if run != nil {
+			r.Runs = append(r.Runs, *run)
+		}
+	}
+	r.Complete = err == nil
+	if errors.Is(err, errTime) {
+		err = nil
+	}
+	return r, errors.Join(err, p.assemble(r, settled, jobs))
+}
+
+type doing struct {
+	plan *Plan
+	jobs []job
+	end  time.Time // zero without Plan.Within
+
+	mu        sync.Mutex // guards the fields below
+	store     *store
+	variables *variables
+	results   []*RunResult // by ID; nil if it is not done
+	reused    []bool
+}
+
+func (d *doing) report(run RunResult) {
+	if d.plan.Progress == nil {
+		return
+	}
+	p := Progress{Run: run, Total: len(d.jobs), Left: d.left()}
+	for id := range d.results {
+		if d.results[id] != nil {
+			p.Done++
+		}
+		if d.reused[id] {
+			p.Reused++
+		}
+	}
+	d.plan.Progress(p)
+}
+
+// left estimates the time of the remaining runs from the mean time of complete runs of the same
+// workload, or else of all complete runs.
+func (d *doing) left() time.Duration {
+	type id struct{ runtime, workload string }
+	times := make(map[id][]float64)
+	var all []float64
+	for n, run := range d.results {
+		if run != nil && !d.reused[n] {
+			key := id{run.Runtime, run.Workload}
+			times[key], all = append(times[key], run.Seconds), append(all, run.Seconds)
+		}
+	}
+	if all == nil {
+		return 0
+	}
+	seconds := 0.0
+	for n, j := range d.jobs {
+		if d.results[n] != nil {
+			continue
+		}
+		own := times[id{j.runtime, j.workload.ID}]
+		if own == nil {
+			own = all
+		}
+		seconds += stat.Mean(own, nil)
+	}
+	left := time.Duration(seconds / float64(max(d.plan.Jobs, 1)) * float64(time.Second))
+	if !d.end.IsZero() {
+		left = min(left, max(time.Until(d.end), 0))
+	}
+	return left
+}
+
+// all does every job, up to Plan.Jobs pairs of runs at the same time. It ends at the first
+// error.
+func (d *doing) all(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	ids := make([]int, len(d.jobs))
+	for id := range ids {
+		ids[id] = id
+	}
+	pairs := make(chan []int)
+	var workers sync.WaitGroup
+	for range max(d.plan.Jobs, 1) {
+		workers.Go(func() {
+			for pair := range pairs {
+				for _, id := range pair {
+					if err := d.one(ctx, id); err != nil {
+						stop(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for len(ids) > 0 && ctx.Err() == nil {
+		n := slices.IndexFunc(ids, func(id int) bool { return !d.jobs[id].together(d.jobs[ids[0]]) })
+		if n < 0 {
+			n = len(ids)
+		}
+		select {
+		case pairs <- ids[:n]:
+			ids = ids[n:]
+		case <-ctx.Done():
+		}
+	}
+	close(pairs)
+	workers.Wait()
+	return context.Cause(ctx)
+}
+
+func (d *doing) one(ctx context.Context, id int) error {
+	run, reused, err := d.plan.one(ctx, id, d.jobs[id], d)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.results[id], d.reused[id] = run, reused
+	d.report(*run)
+	return nil
+}
+
+func (p *Plan) check() error {
+	if len(p.Workloads) == 0 || len(p.Runtimes) == 0 {
+		return errors.New("nothing to run: no workload or no runtime")
+	}
+	if p.Out == "" {
+		return errors.New("no folder for the results")
+	}
+	if p.Pairs < 1 {
+		return fmt.Errorf("%d pairs: expected at least 1", p.Pairs)
+	}
+	for _, name := range p.Runtimes {
+		if c, ok := p.Commands[name]; !ok || len(c.Args) == 0 {
+			return fmt.Errorf("%w: runtime %q has no command", ErrUnknown, name)
+		}
+	}
+	for _, w := range p.Workloads {
+		if w.Model != "" && p.Models[w.Model] == "" {
+			return fmt.Errorf("workload %s: no folder for its model %s", w.ID, w.Model)
+		}
+		if w.ID == User && p.User == "" {
+			return fmt.Errorf("workload %s: no model", User)
+		}
+		if w.ID == User && !slices.ContainsFunc(p.Runtimes, w.runsOn) {
+			return fmt.Errorf("%w: workload %s on the runtimes %s: expected one of %s", ErrUnknown, User,
+				strings.Join(p.Runtimes, ", "), strings.Join(slices.Sorted(maps.Keys(w.Takes)), ", "))
+		}
+	}
+	return nil
+}
+
+func (p *Plan) kindOfLimit() (kind string, err error) {
+	for _, w := range p.Workloads {
+		for _, runtime := range p.Runtimes {
+			if size := p.limit(w.For(runtime)); size > 0 && err == nil {
+				kind, err = runner.LimitKind(size)
+			}
+		}
+	}
+	return kind, err
+}
+
+func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Observed, error) {
+	scratch, err := os.MkdirTemp(p.Out, "scratch-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(scratch)
+	if run.Spec.Scratch, err = filepath.Abs(scratch); err != nil {
+		return nil, err
+	}
+	run.Env = append(slices.Clone(p.Commands[j.runtime].Env), run.Env...)
+	o, err := run.Run(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s with %s: %w", j.runtime, j.workload.ID, j.remedy.ID, err)
+	}
+	if steady := o.Threads[worker.PhaseSteady]; steady != nil {
+		o.Facts[factPool] = strconv.Itoa(steady[poolThreads])
+	}
+	return o, nil
+}
+
+// one returns the run of a job. The second result is true if the run is from an earlier matrix.
+func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bool, error) {
+	child, err := p.run(j)
+	if err != nil {
+		return nil, false, err
+	}
+	key, err := p.key(j, child)
+	if err != nil {
+		return nil, false, err
+	}
+	d.mu.Lock()
+	run, ok := d.store.runs[key]
+	d.mu.Unlock()
+	if ok && !(run.Failure != "" && p.Again) && !p.hungOtherwise(&run) {
+		run.ID = id
+		run.judge(j.workload, uint64(p.Seed))
+		return &run, true, nil
+	}
+	started := time.Now()
+	o, err := p.observe(ctx, j, child)
+	if err != nil {
+		return nil, false, err
+	}
+	run = RunResult{
+		ID: id, Runtime: j.runtime, Workload: j.workload.ID, Remedy: j.remedy.ID, Pair: j.pair, Group: j.group,
+		Key: key, Started: started, Seconds: time.Since(started).Seconds(),
+		Phases: o.Phases, Facts: o.Facts, Series: &o.Series, Failure: o.Failure, Cause: o.Cause,
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if run.Failure != "" {
+		run.Log = o.Excerpt()
+	} else if run.Cause, run.Unverified = p.verify(j, o, d.variables); run.Cause != "" {
+		run.Failure = worker.CouldNotApply
+	} else {
+		run.Cause = o.Cause
+	}
+	run.judge(j.workload, uint64(p.Seed))
+	return &run, false, d.store.add(run)
+}
+
+// hungOtherwise reports whether a run ended because of a timeout that differs from the plan's.
+func (p *Plan) hungOtherwise(run *RunResult) bool {
+	return strings.HasPrefix(run.Cause, runner.ErrHang.Error()) && !strings.Contains(run.Cause, p.Timeout.String())
+}
+
+// judge sets the outcome of a run. It also judges a reused run, because this version may judge
+// differently.
+func (run *RunResult) judge(w Workload, seed uint64) {
+	v := run.Series.Judge(memory.Criteria{Budget: memory.Bytes(w.Budget), Seed: seed})
+	result := compare.Of(run.Series, v)
+	// The peak is reset after loading. The traced step is not part of the loop.
+	for _, name := range []string{worker.PhaseFirst, worker.PhaseSteady} {
+		sample := run.Phases[name]
+		if peak := sample.Get(memlayer.Peak); peak.OK && (!result.Peak.OK || peak.Bytes > result.Peak.Bytes) {
+			result.Peak = peak
+		}
+	}
+	closed, isClosed := run.Phases[worker.PhaseClosed]
+	if isClosed {
+		result.Reset = closed.Get(memory.Anon)
+	}
+	if trimmed, ok := run.Phases[worker.PhaseTrimmed]; ok && isClosed {
+		result.Verdict = compare.Trimmed(v, &closed, &trimmed)
+	}
+	if run.Failure != "" {
+		result.Verdict = compare.Crashed(string(run.Failure) + ": " + run.Cause)
+	}
+	run.Outcome = result
+}

@@ -1,0 +1,1238 @@
+package matrix
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/runner"
+	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
+	"steadyfit/internal/testkit"
+	"steadyfit/internal/tfprocess"
+	"steadyfit/memory"
+)
+
+// The test binary is also the child, without TensorFlow.
+func TestMain(m *testing.M) {
+	if os.Getenv(worker.Env) != "" {
+		os.Exit(playChild())
+	}
+	os.Exit(m.Run())
+}
+
+const leakedPerStep = 64 << 10
+
+var keep [][]byte
+
+// allocate takes memory outside the Go heap, as a native library does.
+func allocate(size int) []byte {
+	b, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		panic(err)
+	}
+	for i := 0; i < size; i += os.Getpagesize() {
+		b[i] = 1
+	}
+	return b
+}
+
+// awaitAnswer blocks in a read of the descriptor that package child has made non-blocking.
+func awaitAnswer() {
+	_ = syscall.SetNonblock(4, false)
+	_, _ = syscall.Read(4, make([]byte, 1))
+}
+
+func playChild() int {
+	c, err := worker.Start()
+	if err != nil {
+		os.Stderr.WriteString(err.Error())
+		return 2
+	}
+	defer c.Close()
+	fail := func(err error) int {
+		os.Stderr.WriteString("child: " + err.Error())
+		return 1
+	}
+	release := c.Param("release", "keep")
+	if err := errors.Join(c.Fact("tensorflow", "none"), c.Fact("limit", os.Getenv("TEST_LIMIT")),
+		c.Phase(worker.PhaseStart)); err != nil {
+		return fail(err)
+	}
+	if err := c.Fact("traced", strconv.FormatBool(c.Spec.Trace)); err != nil {
+		return fail(err)
+	}
+	if c.Spec.Workload == "loads" {
+		if err := syscall.Munmap(allocate(96 << 20)); err != nil {
+			return fail(err)
+		}
+		if err := c.Phase(worker.PhaseLoaded); err != nil {
+			return fail(err)
+		}
+	}
+	for step := c.Spec.From + 1; step <= c.Spec.Steps; step++ {
+		switch c.Spec.Workload {
+		case "leak", "retains":
+			if release == "keep" {
+				keep = append(keep, allocate(leakedPerStep))
+			}
+		case "killed":
+			if step == c.Spec.Steps/2 {
+				syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			}
+		case "aborts":
+			os.Stderr.WriteString("F0000 check.cc:1] Check failed: x == y\nmore\n")
+			syscall.Kill(os.Getpid(), syscall.SIGABRT)
+		case "hangs":
+			// The child reads an answer that the parent never writes, since the child has not
+			// asked for one.
+			awaitAnswer()
+		case "mute":
+			return 0
+		case "S3":
+			<-time.After(250 * time.Millisecond) // the image model on a slow machine
+		case "deaf":
+			// Closes its messages and waits for an answer.
+			os.NewFile(3, "").Close()
+			awaitAnswer()
+			return 3
+		case "closes":
+			os.NewFile(3, "").Close()
+			<-time.After(time.Hour) // the Go runtime would end a process that waits forever
+		case "terminated":
+			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
+				syscall.Kill(os.Getpid(), syscall.SIGTERM)
+			}
+		case "disk":
+			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
+				if err := c.Done(errors.New("write /out/x: no space left on device"), worker.Failed); err != nil {
+					return fail(err)
+				}
+				return 0
+			}
+		case "mended":
+			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
+				return 1
+			}
+		case "hog":
+			keep = append(keep, allocate(8<<20))
+		case "babbles":
+			os.NewFile(3, "").WriteString("hello\n")
+		case "handover":
+			if step == c.Spec.Steps/2+1 && c.Spec.From == 0 {
+				if err := c.Again(step - 1); err != nil {
+					return fail(err)
+				}
+				return 0
+			}
+		case "exhausted":
+			if err := c.Done(errors.New("OOM when allocating"), worker.OutOfMemory); err != nil {
+				return fail(err)
+			}
+			return 0
+		}
+		if err := c.Step(step); err != nil {
+			return fail(err)
+		}
+	}
+	if err := c.Phase(worker.PhaseSteady); err != nil {
+		return fail(err)
+	}
+	if c.Spec.Workload == "traced" && c.Spec.Trace {
+		keep = append(keep, allocate(96<<20))
+		casts := "3"
+		if c.Spec.Params["release"] == "" {
+			casts = "0"
+		}
+		err := c.Phase(worker.PhaseTraced,
+			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "mklcpu"), Reading: memory.Known(4 << 20)},
+			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "cpu"), Reading: memory.Reading{}},
+			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "gpu_host_bfc"), Reading: memory.Known(1 << 20)},
+			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "GPU_0_bfc"), Reading: memory.Known(7 << 20)})
+		if err := errors.Join(err, c.Fact(worker.FactBFloat16, casts), c.Fact(worker.FactFloat16, "0")); err != nil {
+			return fail(err)
+		}
+	}
+	if c.Spec.Workload == "retains" {
+		held := allocate(48 * leakedPerStep)
+		if err := c.Phase(worker.PhaseClosed); err != nil {
+			return fail(err)
+		}
+		if err := syscall.Munmap(held); err != nil {
+			return fail(err)
+		}
+		if err := errors.Join(c.Phase(worker.PhaseTrimmed), c.Done(nil, "")); err != nil {
+			return fail(err)
+		}
+		return 0
+	}
+	if c.Spec.Workload == "leaves" {
+		// A grandchild that holds standard error open.
+		orphan := exec.Command("sleep", "1000")
+		orphan.Stderr = os.Stderr
+		if err := orphan.Start(); err != nil {
+			return fail(err)
+		}
+		if err := c.Fact("orphan", strconv.Itoa(orphan.Process.Pid)); err != nil {
+			return fail(err)
+		}
+	}
+	if err := errors.Join(c.Phase(worker.PhaseClosed), c.Done(nil, "")); err != nil {
+		return fail(err)
+	}
+	if c.Spec.Workload == "lingers" {
+		<-time.After(time.Hour) // the Go runtime would end a process that waits forever
+	}
+	return 0
+}
+
+func workload(id string, leak int64) Workload {
+	return Workload{ID: id, Steps: 48, Every: 1, Epoch: 8, Batch: 8, Budget: 1024, Leak: &leak,
+		Takes: map[string][]string{Go: {"release"}}}
+}
+
+func plan(t *testing.T, workloads ...Workload) Plan {
+	t.Helper()
+	program, err := os.Executable()
+	require.NoError(t, err)
+	return Plan{Workloads: workloads, Runtimes: []string{Go}, Pairs: 2, Out: t.TempDir(), Timeout: time.Minute,
+		Commands: map[string]Command{Go: {Args: []string{program}, Identity: "test"}}}
+}
+
+func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
+	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
+	p.Remedies = []Remedy{
+		{ID: "close", Goal: compare.LowerSlope, Params: map[string]string{"release": "close"}},
+		{ID: "gc", Goal: compare.LowerSlope, Env: map[string]string{"GOGC": "20"}},
+		{ID: "gpu", Goal: compare.LowerPeak, NeedsGPU: true},
+		{ID: "fetch", Goal: compare.LowerPeak, Params: map[string]string{"fetches": "fixed"}},
+	}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	require.True(t, r.Complete)
+	effects := map[string]compare.Effect{}
+	for _, c := range r.Combinations {
+		effects[c.Workload+"/"+c.Remedy] = c.Effect
+	}
+	assert.Equal(t, compare.Works, effects["leak/close"])
+	assert.Contains(t, []compare.Effect{compare.NoEffect, compare.Unclear}, effects["leak/gc"])
+	assert.Equal(t, compare.CouldNotApply, effects["leak/gpu"])
+	assert.Equal(t, compare.NotApplicable, effects["leak/fetch"])
+	// Since other tests run at the same time, the control workload may be undecided, but must not
+	// be a leak.
+	require.Len(t, r.Calibration, 2)
+	assert.True(t, r.Calibration[0].OK, r.Calibration[0].Text)
+	assert.NotContains(t, r.Calibration[1].Kinds, memory.Leak)
+	assert.InEpsilon(t, leakedPerStep, r.Calibration[0].Slope.Estimate, 0.05)
+
+	path := filepath.Join(p.Out, "matrix.json")
+	require.NoError(t, WriteFile(path, r))
+	again, err := ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, r.Combinations, again.Combinations)
+
+	// ReadFile also reads a complete compressed file.
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var small bytes.Buffer
+	w := gzip.NewWriter(&small)
+	_, err = w.Write(text)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	require.NoError(t, os.WriteFile(path+".gz", small.Bytes(), 0o666))
+	again, err = ReadFile(path + ".gz")
+	require.NoError(t, err)
+	assert.Equal(t, r.Combinations, again.Combinations)
+	require.NoError(t, os.WriteFile(path+".gz", small.Bytes()[:small.Len()/2], 0o666))
+	_, err = ReadFile(path + ".gz")
+	require.ErrorContains(t, err, "matrix.json.gz")
+}
+
+func TestPairsAreRunForthAndBack(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	p.defaults()
+	p.Pairs, p.Group = 2, 2
+	p.Remedies = []Remedy{{ID: "a"}, {ID: "b"}, {ID: "c"}}
+	jobs, _ := p.expand()
+	var order []string
+	for _, j := range jobs {
+		order = append(order, j.remedy.ID+strconv.Itoa(j.pair))
+	}
+	assert.Equal(t, []string{"none0", "a0", "b0", "none0", "c0", "b1", "a1", "none1", "c1", "none1"}, order)
+}
+
+func TestACalibrationThatFailsIsSaid(t *testing.T) {
+	p := plan(t, workload("leak", 2*leakedPerStep))
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	require.Len(t, r.Calibration, 1)
+	assert.False(t, r.Calibration[0].OK)
+	assert.Contains(t, r.Calibration[0].Text, "2 of 2 runs were wrong")
+}
+
+func TestInconclusiveRunsOfACalibration(t *testing.T) {
+	for _, c := range []struct {
+		kinds []memory.Kind
+		ok    bool
+	}{
+		{[]memory.Kind{memory.Flat, memory.Inconclusive, memory.Jump}, true},
+		{[]memory.Kind{memory.Inconclusive, memory.Flat}, false},
+		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak}, false},
+	} {
+		var base []*RunResult
+		for _, kind := range c.kinds {
+			base = append(base, &RunResult{Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: kind}}})
+		}
+		got, ok := calibrate(Go, Workload{ID: "W0", Leak: new(int64)}, base)
+		require.True(t, ok)
+		assert.Equal(t, c.ok, got.OK, got.Text)
+	}
+}
+
+func TestAMatrixWhoseTimeIsOver(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	p.Within = time.Nanosecond
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.False(t, r.Complete)
+	assert.Empty(t, r.Runs)
+	p.Within = time.Hour
+	r, err = Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.True(t, r.Complete)
+	assert.Len(t, r.Runs, 2)
+}
+
+func TestChildrenThatDieAreResults(t *testing.T) {
+	for id, want := range map[string]struct {
+		failure worker.Failure
+		cause   string
+	}{
+		"killed":    {worker.Failed, "killed by SIGKILL"},
+		"aborts":    {worker.Failed, "Check failed: x == y"},
+		"mute":      {worker.Failed, "ended without a result"},
+		"hangs":     {worker.Failed, "no message for"},
+		"babbles":   {worker.Failed, "message of the child"},
+		"deaf":      {worker.Failed, "exit code 3"},
+		"exhausted": {worker.OutOfMemory, "OOM when allocating"},
+	} {
+		t.Run(id, func(t *testing.T) {
+			p := plan(t, workload(id, 0))
+			p.Pairs = 1
+			if id == "hangs" { // also before its first message
+				p.Timeout = 300 * time.Millisecond
+			}
+			r, err := Run(t.Context(), p)
+			require.NoError(t, err)
+			require.Len(t, r.Runs, 1)
+			assert.Equal(t, want.failure, r.Runs[0].Failure)
+			assert.Contains(t, r.Runs[0].Cause, want.cause)
+			assert.Equal(t, memory.Kind(memlayer.Crash), r.Runs[0].Outcome.Verdict.Kind)
+			require.Len(t, r.Combinations, 1)
+			assert.Len(t, r.Combinations[0].Crashes, 1)
+		})
+	}
+}
+
+func TestAMemoryLimitEndsAChild(t *testing.T) {
+	w := workload("hog", 0)
+	w.Limit = 128 << 20
+	p := plan(t, w)
+	p.Pairs = 1
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	run := r.Runs[0]
+	require.NotEmpty(t, run.Failure, "48 steps of 8 MiB do not fit into 128 MiB")
+	assert.Contains(t, run.Cause, "128.0 MiB")
+}
+
+func TestAnotherProcessGoesOnWithARun(t *testing.T) {
+	p := plan(t, workload("handover", 0))
+	p.Pairs = 1
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	require.Empty(t, r.Runs[0].Failure, r.Runs[0].Cause)
+	assert.Equal(t, 48, r.Runs[0].Series.Total())
+}
+
+func TestSeveralRunsAtTheSameTime(t *testing.T) {
+	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
+	p.Remedies = []Remedy{{ID: "release", Goal: compare.LowerSlope, Params: map[string]string{"release": "now"}}}
+	p.Pairs, p.Jobs = 4, 3
+	done := 0
+	p.Progress = func(progress Progress) {
+		if progress.Run.ID >= 0 {
+			done++
+			assert.Equal(t, done, progress.Done)
+		}
+	}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, 16, done)
+	assert.Equal(t, 3, r.Settings.Jobs)
+	for i, run := range r.Runs {
+		assert.Equal(t, i, run.ID)
+	}
+	assert.Equal(t, compare.Works, r.Combinations[1].Effect, r.Combinations[1].Reason)
+	// Runs at the same time disturb each other: one of them may be undecided or measured with an
+	// error above 5%, but no leak is called flat and no control is called a leak.
+	require.Len(t, r.Calibration, 2)
+	assert.InEpsilon(t, leakedPerStep, r.Calibration[0].Slope.Estimate, recovered, r.Calibration[0].Text)
+	assert.NotContains(t, r.Calibration[0].Kinds, memory.Flat)
+	assert.NotContains(t, r.Calibration[1].Kinds, memory.Leak)
+
+	// The same plan reuses all runs. With another number of jobs, no run is reused.
+	var last Progress
+	p.Progress = func(progress Progress) { last = progress }
+	_, err = Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, 16, last.Reused)
+	p.Jobs = 1
+	assert.NotEqual(t, keys(t, p, nil), keys(t, p, func(p *Plan) { p.Jobs = 3 }))
+}
+
+// A limit on file sizes behaves like a full disk. It applies to the whole process, and go test
+// writes a log, so the test has its own process.
+func TestADiskThatIsFull(t *testing.T) {
+	if os.Getenv("TEST_FULL_DISK") == "" {
+		program, err := os.Executable()
+		require.NoError(t, err)
+		alone := exec.CommandContext(t.Context(), program, "-test.run=^"+t.Name()+"$")
+		alone.Env = append(os.Environ(), "TEST_FULL_DISK=1")
+		said, err := alone.CombinedOutput()
+		require.NoError(t, err, "%s", said)
+		return
+	}
+	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
+	var old syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old))
+	p.Progress = func(progress Progress) {
+		if progress.Done != 2 {
+			return
+		}
+		info, err := os.Stat(filepath.Join(p.Out, runsFile))
+		require.NoError(t, err)
+		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE,
+			&syscall.Rlimit{Cur: uint64(info.Size()) + 100, Max: old.Max}))
+	}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old))
+	require.ErrorIs(t, err, syscall.EFBIG)
+	require.ErrorContains(t, err, "finished runs are saved")
+	require.ErrorContains(t, err, runsFile)
+	assert.False(t, r.Complete)
+	assert.Len(t, r.Runs, 2)
+
+	var last Progress
+	p.Progress = func(progress Progress) { last = progress }
+	r, err = Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, 2, last.Reused)
+	assert.True(t, r.Complete)
+}
+
+func TestAParameterThatTheChildDoesNotKnow(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	p.Workloads[0].Takes[Go] = []string{"shapes"} // the message names it, but the child has no such parameter
+	p.Remedies = []Remedy{{ID: "pad", Goal: compare.LowerSlope, Params: map[string]string{"shapes": "pad"}}}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, compare.NotApplicable, r.Combinations[1].Effect)
+	assert.Contains(t, r.Combinations[1].Reason, "shapes=pad")
+}
+
+func TestAnInterruptedMatrixGoesOn(t *testing.T) {
+	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
+	ctx, cancel := context.WithCancel(t.Context())
+	p.Progress = func(progress Progress) {
+		if progress.Done == 2 {
+			cancel()
+		}
+	}
+	r, err := Run(ctx, p)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.False(t, r.Complete)
+	assert.Len(t, r.Runs, 2, "what was measured is in the result")
+
+	// The file ends in the middle of a line, as after a crash.
+	file, err := os.OpenFile(filepath.Join(p.Out, runsFile), os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = file.WriteString(`{"id":3,"runtime":"g`)
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+
+	var last Progress
+	p.Progress = func(progress Progress) { last = progress }
+	r, err = Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.True(t, r.Complete)
+	assert.Equal(t, 2, last.Reused)
+	assert.Len(t, r.Runs, 4)
+
+	p.Commands[Go] = Command{Args: p.Commands[Go].Args, Identity: "another build"}
+	_, err = Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Zero(t, last.Reused, "what another build measured is not taken over")
+
+	text, err := os.ReadFile(filepath.Join(p.Out, runsFile))
+	require.NoError(t, err)
+	for line := range bytes.Lines(text) {
+		assert.True(t, json.Valid(line))
+	}
+}
+
+func TestAChildThatCannotStart(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	p.Commands[Go] = Command{Args: []string{filepath.Join(t.TempDir(), "absent")}}
+	_, err := Run(t.Context(), p)
+	require.ErrorContains(t, err, "cannot start")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestAnAllocatorThatIsMissing(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	p.Allocator = func(string) (string, error) { return "", errors.New("no libjemalloc.so.2") }
+	p.Remedies = []Remedy{{ID: "jemalloc", Preload: "jemalloc"}}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, compare.CouldNotApply, r.Combinations[1].Effect)
+	assert.Contains(t, r.Combinations[1].Reason, "no libjemalloc.so.2")
+}
+
+func TestAPreloadThatDidNotTake(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	p.Allocator = func(string) (string, error) { return "/absent/libjemalloc.so.2", nil }
+	p.Remedies = []Remedy{{ID: "jemalloc", Preload: "jemalloc"}}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, compare.CouldNotApply, r.Combinations[1].Effect)
+	assert.Contains(t, r.Combinations[1].Reason, "not among the mappings")
+}
+
+func TestAVariableThatTensorFlowDoesNotRead(t *testing.T) {
+	library := filepath.Join(t.TempDir(), "libtensorflow.so")
+	// The name is split between two reads of the file.
+	content := append(bytes.Repeat([]byte{'x'}, 4<<20-3), "TF_READ\x00TF_LONGER_NAME\x00"...)
+	require.NoError(t, os.WriteFile(library, content, 0o666))
+	p := plan(t, workload("flat", 0))
+	command := p.Commands[Go]
+	command.Libraries = []string{library}
+	p.Commands[Go] = command
+	p.Remedies = []Remedy{
+		{ID: "known", Env: map[string]string{"TF_READ": "1"}},
+		{ID: "unknown", Env: map[string]string{"TF_LONGER": "1"}},
+	}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.NotEqual(t, compare.CouldNotApply, r.Combinations[1].Effect, r.Combinations[1].Reason)
+	assert.Equal(t, compare.CouldNotApply, r.Combinations[2].Effect)
+	assert.Contains(t, r.Combinations[2].Reason, "does not read TF_LONGER")
+}
+
+func TestARewriteThatLeftNoTrace(t *testing.T) {
+	p := plan(t, workload("traced", 0), workload("flat", 0))
+	p.Remedies = []Remedy{
+		{ID: "there", Params: map[string]string{"release": "a"}, Traced: map[string]bool{worker.FactBFloat16: true}},
+		{ID: "not there", Params: map[string]string{"release": "b"}, Traced: map[string]bool{worker.FactFloat16: true}},
+		{ID: "still there", Params: map[string]string{"release": "c"}, Traced: map[string]bool{worker.FactBFloat16: false}},
+		{ID: "never missing", Params: map[string]string{"release": "d"}, Traced: map[string]bool{worker.FactFloat16: false}},
+	}
+	p.Select = func(_, workload, remedy string) bool { return workload == "traced" || remedy != "never missing" }
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	effects := map[string]compare.Effect{}
+	reasons := map[string]string{}
+	for _, c := range r.Combinations {
+		effects[c.Workload+"/"+c.Remedy], reasons[c.Workload+"/"+c.Remedy] = c.Effect, c.Reason
+	}
+	assert.NotEqual(t, compare.CouldNotApply, effects["traced/there"], reasons["traced/there"])
+	assert.Equal(t, compare.CouldNotApply, effects["traced/not there"])
+	assert.Contains(t, reasons["traced/not there"], "has no float16 casts")
+	assert.Equal(t, compare.CouldNotApply, effects["traced/still there"])
+	assert.Contains(t, reasons["traced/still there"], "has 3 bfloat16 casts")
+	// A remedy that a trace should show is not refused if the child traces nothing.
+	assert.NotEqual(t, compare.CouldNotApply, effects["flat/not there"])
+	for _, c := range r.Combinations {
+		switch c.Workload + "/" + c.Remedy {
+		case "flat/there", "flat/not there", "flat/still there":
+			assert.Equal(t, "its step cannot be traced", c.Unverified)
+		case "traced/never missing":
+			assert.Equal(t, "the graph that ran without it has no float16 casts, either", c.Unverified)
+		default:
+			assert.Empty(t, c.Unverified, c.Remedy)
+		}
+	}
+
+	base := r.Combinations[0]
+	require.NotNil(t, base.Figures.Pool)
+	assert.EqualValues(t, 5<<20, *base.Figures.Pool)
+	require.NotNil(t, base.Figures.GPUPool)
+	assert.EqualValues(t, 7<<20, *base.Figures.GPUPool)
+	// GPU memory that could not be read is absent, not 0.
+	assert.Nil(t, base.Figures.GPU)
+	// Tracing takes 96 MiB after all measurements.
+	require.NotNil(t, base.Figures.Peak)
+	traced := r.Runs[0].Phases[worker.PhaseTraced]
+	assert.Less(t, *base.Figures.Peak, int64(traced.Get(memlayer.Peak).Bytes-64*memory.MiB))
+}
+
+func TestTheGPUIsSampled(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	p.GPUs = []string{"GPU"}
+	p.GPU = func(pid int) memory.Source {
+		assert.Positive(t, pid)
+		return memory.Source(func(add func(memory.Layer, memory.Reading)) {
+			add(memlayer.GPUProcess, memory.Known(3*memory.GiB))
+		})
+	}
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	require.NotNil(t, r.Combinations[0].Figures.GPU)
+	assert.EqualValues(t, 3<<30, *r.Combinations[0].Figures.GPU)
+}
+
+func TestResultsOfAnotherKindAreRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.json")
+	require.NoError(t, os.WriteFile(path, []byte(`{"schema": 99}`), 0o666))
+	_, err := ReadFile(path)
+	require.ErrorContains(t, err, "schema 1")
+	require.NoError(t, os.WriteFile(path, []byte(`hello`), 0o666))
+	_, err = ReadFile(path)
+	require.ErrorContains(t, err, "is not a matrix.json")
+
+	out := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(out, runsFile), []byte("hello\n"), 0o666))
+	p := plan(t, workload("flat", 0))
+	p.Out = out
+	_, err = Run(t.Context(), p)
+	require.ErrorContains(t, err, "line 1 is not a run")
+}
+
+// The plan of make matrix-gpu has a remedy for each row of docs/reference/devices.md that
+// refers to it.
+func TestMatrixGPUFillsTheDocument(t *testing.T) {
+	makefile, err := os.ReadFile("../../../Makefile")
+	require.NoError(t, err)
+	plan := regexp.MustCompile(`(?s)MATRIX_GPU = .*?--remedies (\S+)`).FindSubmatch(makefile)
+	require.NotNil(t, plan)
+	var remedies []Remedy
+	for id := range strings.SplitSeq(string(plan[1]), ",") {
+		r, err := FindRemedy(id)
+		require.NoError(t, err)
+		remedies = append(remedies, r)
+	}
+	text, err := os.ReadFile("../../../docs/reference/devices.md")
+	require.NoError(t, err)
+	name, rows := regexp.MustCompile("`([A-Z]\\w+)"), 0
+	for _, table := range testkit.Tables(string(text)) {
+		field := slices.Index(table.Header, "Go field")
+		for _, row := range table.Rows {
+			if field < 0 || !slices.Contains(row, "needs a GPU: make matrix-gpu") {
+				continue
+			}
+			rows++
+			option := name.FindStringSubmatch(row[field])
+			variable := name.FindStringSubmatch(row[slices.Index(table.Header, "variable")])
+			assert.True(t, slices.ContainsFunc(remedies, func(r Remedy) bool {
+				if option != nil && r.Device != nil && !reflect.ValueOf(*r.Device).FieldByName(option[1]).IsZero() {
+					return true
+				}
+				return variable != nil && r.Env[variable[1]] != ""
+			}), "no remedy of make matrix-gpu sets %s", row[field])
+		}
+	}
+	assert.Greater(t, rows, 5)
+}
+
+func TestRemediesAreSound(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range Remedies() {
+		assert.False(t, seen[r.ID], "%s is there twice", r.ID)
+		seen[r.ID] = true
+		assert.NotEmpty(t, r.Title, r.ID)
+		assert.Contains(t, []compare.Goal{compare.LowerSlope, compare.LowerPeak, compare.LowerReset, compare.LowerGPU}, r.Goal, r.ID)
+		assert.True(t, r.NeedsGPU || r.Goal != compare.LowerGPU, r.ID)
+		if r.ID != Baseline {
+			assert.False(t, len(r.Env) == 0 && len(r.Params) == 0 && r.Preload == "" && r.Device == nil, "%s changes nothing", r.ID)
+		}
+		if r.Device != nil {
+			config, err := r.Device.ConfigProto()
+			require.NoError(t, err, r.ID)
+			assert.NotEmpty(t, config, r.ID)
+			seen := len(r.Traced) > 0 || r.PoolThreads > 0 || r.Device.PerSessionThreads || r.OtherGraph
+			assert.NotEqual(t, seen, r.Unseen != "", "%s: what shows that it took?", r.ID)
+		}
+		for name := range r.Env {
+			assert.NotEqual(t, "TF_FORCE_UNIFIED_MEMORY", name, "%s: a session does not read it", r.ID)
+		}
+		for runtime, a := range r.On {
+			assert.Contains(t, Runtimes(), runtime, r.ID)
+			assert.False(t, len(a.Env) == 0 && len(a.Params) == 0 && a.Device == nil, "%s changes nothing on %s", r.ID, runtime)
+		}
+		if r.Preload != "" {
+			assert.Contains(t, tfprocess.Allocators, r.Preload)
+		}
+	}
+	_, err := FindRemedy("jemaloc")
+	require.ErrorIs(t, err, ErrUnknown)
+	require.ErrorContains(t, err, "the help of matrix lists them")
+}
+
+// keys returns the keys of all runs of a plan.
+func keys(t *testing.T, p Plan, change func(*Plan)) []string {
+	t.Helper()
+	if change != nil {
+		change(&p)
+	}
+	p.defaults()
+	var err error
+	p.inputs, err = p.readInputs()
+	require.NoError(t, err)
+	p.limitKind, err = p.kindOfLimit()
+	require.NoError(t, err)
+	jobs, _ := p.expand()
+	var all []string
+	for _, j := range jobs {
+		run, err := p.run(j)
+		require.NoError(t, err)
+		key, err := p.key(j, run)
+		require.NoError(t, err)
+		all = append(all, key)
+	}
+	return all
+}
+
+// A run is reused only if nothing has changed that it depends on.
+func TestWhatARunDependsOn(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+		return path
+	}
+	w := workload(User, 0)
+	w.Leak = nil
+	p := plan(t, w)
+	p.User, p.Data = filepath.Join(dir, "model"), write("data.npz", "1")
+	write("model/variables/variables.index", "1")
+	library := write("site-packages/tensorflow/libtensorflow_cc.so.2", "1")
+	p.Runtimes, p.Workloads[0].Takes = []string{Keras}, map[string][]string{Keras: {"release"}}
+	p.Commands[Keras] = Command{Args: p.Commands[Go].Args, Libraries: []string{library}}
+	p.Remedies = []Remedy{{ID: "a", Params: map[string]string{"release": "a"}}}
+	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+	for what, change := range map[string]func(){
+		"nothing":      nil,
+		"model":        func() { write("model/variables/variables.index", "2") },
+		"another file": func() { write("model/assets/words", "") },
+		"data":         func() { write("data.npz", "2") },
+		"library":      func() { write("site-packages/tensorflow/libtensorflow_cc.so.2", "22") },
+		"package":      func() { write("site-packages/keras-9.9.9.dist-info/METADATA", "") },
+		"variable":     func() { t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0") },
+		"log":          func() { t.Setenv("TF_CPP_MIN_LOG_LEVEL", "0"); t.Setenv("NOTHING", "1") },
+		"remedies":     func() { p.Remedies = append(p.Remedies, Remedy{ID: "b", Params: map[string]string{"release": "b"}}) },
+		"limit":        func() { p.Limit = memory.GiB },
+		"machine":      func() { p.GPUs = []string{"another"} },
+	} {
+		t.Run(what, func(t *testing.T) {
+			before := keys(t, p, nil)
+			if change != nil {
+				change()
+			}
+			after := keys(t, p, nil)
+			same := what == "nothing" || what == "log"
+			for _, key := range before {
+				assert.Equal(t, same, slices.Contains(after, key))
+			}
+		})
+	}
+}
+
+func TestAChildThatHangsAtItsEnd(t *testing.T) {
+	p := plan(t, workload("lingers", 0), workload("leaves", 0), workload("closes", 0))
+	p.Pairs, p.Jobs, p.Timeout = 1, 3, 5*time.Second
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	require.Len(t, r.Runs, 3)
+	for _, run := range r.Runs[:2] {
+		assert.Empty(t, run.Failure, "what was measured counts: %s", run.Cause)
+	}
+	assert.Contains(t, r.Runs[0].Cause, "killed: it did not exit within")
+	assert.Equal(t, worker.Failed, r.Runs[2].Failure)
+	assert.Contains(t, r.Runs[2].Cause, "hang: it did not exit within")
+	assert.Empty(t, r.Runs[1].Cause)
+	require.NotEmpty(t, r.Runs[1].Facts["orphan"])
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(filepath.Join("/proc", r.Runs[1].Facts["orphan"], "stat"))
+		return err != nil || bytes.Contains(text, []byte(") Z "))
+	}, time.Minute, time.Millisecond, "nothing of its group runs on")
+}
+
+// A failure that the machine causes ends the matrix and is not recorded as a result.
+func TestFailuresOfTheMachine(t *testing.T) {
+	for id, want := range map[string]error{"terminated": runner.ErrOutside, "disk": syscall.ENOSPC} {
+		t.Run(id, func(t *testing.T) {
+			mended := filepath.Join(t.TempDir(), "mended")
+			t.Setenv("TEST_MENDED", mended)
+			p := plan(t, workload("flat", 0), workload(id, 0))
+			p.Pairs = 1
+			r, err := Run(t.Context(), p)
+			require.ErrorIs(t, err, want)
+			require.Len(t, r.Runs, 1)
+			assert.False(t, r.Complete)
+
+			require.NoError(t, os.WriteFile(mended, nil, 0o666))
+			r, err = Run(t.Context(), p)
+			require.NoError(t, err)
+			require.Len(t, r.Runs, 2)
+			assert.Empty(t, r.Runs[1].Failure, r.Runs[1].Cause)
+		})
+	}
+}
+
+func TestFailuresAreTriedAgain(t *testing.T) {
+	mended := filepath.Join(t.TempDir(), "mended")
+	t.Setenv("TEST_MENDED", mended)
+	p := plan(t, workload("mended", 0), workload("flat", 0))
+	p.Pairs = 1
+	run := func() (*Result, int) {
+		var last Progress
+		p.Progress = func(progress Progress) { last = progress }
+		r, err := Run(t.Context(), p)
+		require.NoError(t, err)
+		return r, last.Reused
+	}
+	r, _ := run()
+	require.NotEmpty(t, r.Runs[0].Failure)
+	require.NoError(t, os.WriteFile(mended, nil, 0o666))
+	r, reused := run()
+	assert.Equal(t, 2, reused)
+	assert.NotEmpty(t, r.Runs[0].Failure, "a failure is a result")
+	p.Again = true
+	r, reused = run()
+	assert.Equal(t, 1, reused)
+	assert.Empty(t, r.Runs[0].Failure, r.Runs[0].Cause)
+	p.Again = false
+	r, reused = run()
+	assert.Equal(t, 2, reused)
+	assert.Empty(t, r.Runs[0].Failure, "the later run counts")
+}
+
+func TestAFolderIsForOneMatrix(t *testing.T) {
+	p := plan(t, workload("flat", 0))
+	s, err := openStore(p.Out)
+	require.NoError(t, err)
+	_, err = Run(t.Context(), p)
+	require.ErrorIs(t, err, errLocked)
+	require.ErrorContains(t, err, runsFile)
+	s.close()
+	_, err = Run(t.Context(), p)
+	require.NoError(t, err)
+}
+
+// A peak of memory during loading does not hide the peak of the steps.
+func TestThePeakIsThatOfTheSteps(t *testing.T) {
+	p := plan(t, workload("loads", 0))
+	p.Pairs = 1
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	loaded := r.Runs[0].Phases[worker.PhaseLoaded]
+	assert.Greater(t, loaded.Get(memlayer.Peak).Bytes, 96*memory.MiB)
+	require.NotNil(t, r.Combinations[0].Figures.Peak)
+	assert.Less(t, *r.Combinations[0].Figures.Peak, int64(loaded.Get(memlayer.Peak).Bytes-64*memory.MiB))
+}
+
+// Runs with a memory limit have no traced step, which may need more memory than the limit.
+func TestNoTraceUnderALimit(t *testing.T) {
+	p := plan(t, workload("traced", 0))
+	p.Pairs = 2
+	p.Remedies = []Remedy{{ID: "bf16", Params: map[string]string{"release": "a"}, Traced: map[string]bool{worker.FactBFloat16: true}}}
+	p.Limit = 4 * memory.GiB
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, "false", r.Runs[0].Facts["traced"])
+	assert.NotContains(t, r.Runs[0].Phases, worker.PhaseTraced)
+	assert.Equal(t, "no step is traced under a memory limit", r.Combinations[1].Unverified)
+	assert.EqualValues(t, 4<<30, r.Settings.Limit)
+	assert.Contains(t, []string{"control group", "RLIMIT_DATA"}, r.Settings.LimitKind)
+	assert.NotEqual(t, compare.CouldNotApply, r.Combinations[1].Effect)
+}
+
+func TestMemoryThatATrimGivesBack(t *testing.T) {
+	p := plan(t, workload("retains", leakedPerStep))
+	p.Pairs = 1
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	assert.Equal(t, memory.Leak, r.Combinations[0].Verdict.Kind)
+	assert.Equal(t, memlayer.Retention, r.Combinations[0].Verdict.Cause)
+}
+
+func TestTheRunThatStandsForSeveral(t *testing.T) {
+	runs := func(kinds ...memory.Kind) (all []*RunResult) {
+		for i, kind := range kinds {
+			all = append(all, &RunResult{ID: i, Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: float64(i)}}}})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		kinds []memory.Kind
+		want  int
+	}{
+		{[]memory.Kind{memory.Flat, memory.Plateau, memory.Flat, memory.Plateau, memory.Flat}, 2},
+		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Plateau, memory.Plateau, memory.Leak}, 2},
+		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak, memory.Jump}, 0}, // too few leaks for compare.Leaks
+		{[]memory.Kind{memory.Flat, memory.Flat, memory.Leak, memory.Leak}, 2},
+		{[]memory.Kind{memory.Flat, memlayer.Crash}, 1},
+		{[]memory.Kind{memlayer.Crash, memory.Flat, memory.Flat}, 1},
+		{[]memory.Kind{memory.Sawtooth, memory.Inconclusive, memory.Jump}, 1},
+		{[]memory.Kind{memory.Leak, memory.Inconclusive, memory.Plateau}, 1}, // too few leaks for compare.Leaks
+		{[]memory.Kind{memory.Leak, memory.Plateau, memory.Flat}, 1},
+	} {
+		assert.Equal(t, c.want, Middle(runs(c.kinds...)).ID, "%v", c.kinds)
+	}
+	c := (&Plan{Seed: 1}).combine(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil, compare.Scatter{})
+	assert.Equal(t, []string{"its 3 runs differ: 1 leak, 1 inconclusive, 1 plateau"}, c.Verdict.Notes)
+	assert.Equal(t, 1, Middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
+}
+
+// The baseline runs decide whether the goal of a comparison is the slope.
+func TestTheGoalIsThatOfThePairs(t *testing.T) {
+	p := &Plan{Seed: 1}
+	run := func(id, group, pair int, remedy string, kind memory.Kind) *RunResult {
+		return &RunResult{ID: id, Remedy: remedy, Pair: pair, Group: group, Outcome: compare.Outcome{Peak: memory.Known(memory.MiB),
+			Verdict: memory.Verdict{Kind: kind, Slope: memory.Interval{Estimate: 100}}}}
+	}
+	base := []*RunResult{
+		run(0, 0, 0, Baseline, memory.Plateau), run(1, 0, 1, Baseline, memory.Plateau),
+		run(2, 1, 0, Baseline, memory.Leak), run(3, 1, 1, Baseline, memory.Leak),
+	}
+	for group, want := range []compare.Goal{compare.LowerPeak, compare.LowerSlope} {
+		runs := []*RunResult{run(4, group, 0, "a", memory.Flat), run(5, group, 1, "a", memory.Flat)}
+		c := p.combine(Remedy{ID: "a", Goal: compare.LowerSlope}, runs, base, compare.Scatter{})
+		require.NotNil(t, c.Comparison)
+		assert.Equal(t, want, c.Comparison.Goal)
+		c = p.combine(Remedy{ID: "a", Goal: compare.LowerGPU}, runs, base, compare.Scatter{})
+		assert.Equal(t, compare.LowerGPU, c.Comparison.Goal)
+	}
+}
+
+func TestTheTimeThatIsLeft(t *testing.T) {
+	d := &doing{plan: &Plan{Jobs: 2}}
+	add := func(runtime, workload string, seconds float64, done, left int) {
+		for i := range done + left {
+			d.jobs = append(d.jobs, job{runtime: runtime, workload: Workload{ID: workload}})
+			d.results, d.reused = append(d.results, nil), append(d.reused, false)
+			if i < done {
+				d.results[len(d.results)-1] = &RunResult{Runtime: runtime, Workload: workload, Seconds: seconds}
+			}
+		}
+	}
+	add(Go, "a", 1, 4, 3)
+	add(Go, "b", 10, 2, 1)
+	add(Keras, "a", 0, 0, 2)
+	// 3 runs of 1 s, 1 run of 10 s, and 2 runs of the mean of 4 s remain, and two run at a time.
+	assert.Equal(t, 10500*time.Millisecond, d.left())
+	for i := range d.reused {
+		d.reused[i] = true
+	}
+	assert.Zero(t, d.left())
+}
+
+func TestNothingOfTheUsersOwnToRun(t *testing.T) {
+	w, err := FindWorkload(User)
+	require.NoError(t, err)
+	p := plan(t, workload("flat", 0), w)
+	p.User, p.Runtimes = t.TempDir(), []string{Keras}
+	p.Commands[Keras] = p.Commands[Go]
+	_, err = Run(t.Context(), p)
+	require.ErrorIs(t, err, ErrUnknown)
+	require.ErrorContains(t, err, "workload user on the runtimes keras: expected one of go")
+}
+
+// Remedies that divide the batch are compared by the slope per sample, not per step.
+func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
+	p := &Plan{Seed: 1}
+	run := func(id, pair int, slope float64) *RunResult {
+		return &RunResult{ID: id, Pair: pair, Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: memory.Leak, Slope: memory.Interval{Estimate: slope}, NoiseFloor: 10}}}
+	}
+	base := []*RunResult{run(0, 0, 1000), run(1, 1, 1010), run(2, 2, 990)}
+	half, err := FindRemedy("batch-half")
+	require.NoError(t, err)
+	c := p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, compare.Scatter{})
+	assert.Equal(t, compare.NoEffect, c.Effect, c.Reason)
+	assert.InDelta(t, 1, c.Comparison.Slope.Estimate, 0.01)
+	assert.Contains(t, c.Reason, "for as many samples")
+	assert.InDelta(t, 500, c.Figures.Slope.Estimate, 10, "a step is as it was measured")
+	c = p.combine(half, []*RunResult{run(3, 0, 1001), run(4, 1, 1009), run(5, 2, 992)}, base, compare.Scatter{})
+	assert.Equal(t, compare.NoEffect, c.Effect, "what a step leaves whatever its batch: %s", c.Reason)
+	c = p.combine(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base, compare.Scatter{})
+	assert.Equal(t, compare.Partly, c.Effect, c.Reason)
+	c = p.combine(half, []*RunResult{run(3, 0, 1060), run(4, 1, 940), run(5, 2, 1000)}, base, compare.Scatter{})
+	assert.Equal(t, compare.Unclear, c.Effect, "nobody can tell for a step: %s", c.Reason)
+	assert.Positive(t, c.Comparison.More)
+	half.Params = nil
+	assert.Equal(t, compare.Partly, p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, compare.Scatter{}).Effect)
+}
+
+// An operation that the baseline also runs does not show that a remedy took effect.
+func TestTracesThatTellNothing(t *testing.T) {
+	runs := func(counts ...string) (all []*RunResult) {
+		for _, n := range counts {
+			all = append(all, &RunResult{Facts: map[string]string{worker.FactCalls: n}})
+		}
+		return all
+	}
+	with, without := Remedy{Traced: map[string]bool{worker.FactCalls: true}}, Remedy{Traced: map[string]bool{worker.FactCalls: false}}
+	assert.Empty(t, unseenTrace(with, runs("0", "0")))
+	assert.Contains(t, unseenTrace(with, runs("0", "2")), "the graph that ran without it has 2 function calls, too")
+	assert.Empty(t, unseenTrace(without, runs("1", "2")))
+	assert.Contains(t, unseenTrace(without, runs("1", "0")), "the graph that ran without it has no function calls, either")
+	assert.Empty(t, unseenTrace(with, []*RunResult{{}}), "it was not traced")
+}
+
+// A remedy that changes the graph or the final loss must change it in each pair of runs.
+func TestChangesThatAreNotSeen(t *testing.T) {
+	run := func(facts ...string) *RunResult {
+		r := &RunResult{Facts: map[string]string{}}
+		for i := 0; i < len(facts); i += 2 {
+			r.Facts[facts[i]] = facts[i+1]
+		}
+		return r
+	}
+	operations := func(all, oneDNN string) *RunResult {
+		return run(worker.FactOperations, all, worker.FactOneDNN, oneDNN)
+	}
+	died := &RunResult{Failure: worker.Failed}
+	graph := Remedy{OtherGraph: true}
+	for _, c := range []struct {
+		runs, base []*RunResult
+		says       string
+	}{
+		{[]*RunResult{operations("9", "2"), operations("8", "2")}, []*RunResult{operations("8", "2"), operations("7", "2")}, ""},
+		{[]*RunResult{operations("8", "3")}, []*RunResult{operations("8", "2")}, ""},
+		{[]*RunResult{operations("9", "2"), operations("8", "2")}, []*RunResult{operations("8", "2"), operations("8", "2")}, "as many operations of each kind as without it"},
+		{[]*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.5")}, []*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.4")}, ""},
+		{[]*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.5"), run(worker.FactOperations, "8", worker.FactLossLast, "0.4")},
+			[]*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.4"), run(worker.FactOperations, "8", worker.FactLossLast, "0.5")}, "as many operations"},
+		{[]*RunResult{run()}, []*RunResult{run()}, "its step cannot be traced"},
+		{[]*RunResult{died}, []*RunResult{operations("8", "2")}, ""},
+	} {
+		assert.Contains(t, unseenPairs(graph, c.runs, c.base), c.says)
+		assert.Equal(t, c.says == "", unseenPairs(graph, c.runs, c.base) == "")
+		assert.Empty(t, unseenPairs(Remedy{}, c.runs, c.base))
+	}
+	loss := func(text string) *RunResult { return run(worker.FactLossLast, text) }
+	numbers := Remedy{OtherLoss: true}
+	for _, c := range []struct {
+		runs, base []*RunResult
+		says       string
+	}{
+		{[]*RunResult{loss("0.51"), loss("0.51")}, []*RunResult{loss("0.5"), loss("0.5")}, ""},
+		{[]*RunResult{loss("0.51"), loss("0.5")}, []*RunResult{loss("0.5"), loss("0.5")}, "bit for bit"},
+		{[]*RunResult{loss("0.51"), loss("0.51")}, []*RunResult{loss("0.5"), loss("0.49")}, "differ from run to run"},
+		{[]*RunResult{run()}, []*RunResult{loss("0.5")}, "no loss"},
+		{[]*RunResult{died}, []*RunResult{loss("0.5")}, ""},
+	} {
+		assert.Contains(t, unseenPairs(numbers, c.runs, c.base), c.says)
+		assert.Equal(t, c.says == "", unseenPairs(numbers, c.runs, c.base) == "")
+		assert.Empty(t, unseenPairs(Remedy{}, c.runs, c.base))
+	}
+}
+
+func TestVariablesOfAnotherMalloc(t *testing.T) {
+	p := plan(t)
+	j := job{runtime: Go, remedy: Remedy{Env: map[string]string{"MALLOC_ARENA_MAX": "1"}}}
+	for allocator, reason := range map[string]string{"glibc": "", "": "", "jemalloc": "MALLOC_ARENA_MAX is read by the malloc of the C library, and the process has that of jemalloc"} {
+		got, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{worker.FactAllocator: allocator}}, newVariables(&p))
+		assert.Equal(t, reason, got)
+		assert.Empty(t, unseen)
+	}
+}
+
+func TestAnUpdateOfParts(t *testing.T) {
+	p := plan(t)
+	j := job{runtime: Go, remedy: Remedy{Params: map[string]string{"micro": "2"}}}
+	for split, doubt := range map[string]string{worker.SplitExact: "", "": "", worker.SplitInexact: "the update is not that of the whole batch"} {
+		reason, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{worker.FactSplit: split}}, newVariables(&p))
+		assert.Empty(t, reason)
+		assert.Contains(t, unseen, doubt)
+		assert.Equal(t, doubt == "", unseen == "")
+	}
+}
+
+func TestARunThatWasGivenUpEarlier(t *testing.T) {
+	p := &Plan{Timeout: time.Minute}
+	assert.True(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "hang: no message for 10s"}))
+	assert.False(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "hang: no message for 1m0s"}))
+	assert.False(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "killed by SIGSEGV"}))
+	assert.False(t, p.hungOtherwise(&RunResult{}))
+}
+
+func TestVariablesWithAPrefix(t *testing.T) {
+	library, allocator := filepath.Join(t.TempDir(), "libtensorflow.so"), filepath.Join(t.TempDir(), "libmimalloc.so")
+	require.NoError(t, os.WriteFile(library, []byte("\x00PRIMITIVE_CACHE_CAPACITY\x00TF_KNOWN\x00"), 0o666))
+	require.NoError(t, os.WriteFile(allocator, []byte("\x00mimalloc_\x00reset_delay\x00"), 0o666))
+	p := plan(t)
+	p.Allocator = func(string) (string, error) { return allocator, nil }
+	p.Commands[Go] = Command{Libraries: []string{library}}
+	p.Commands[Galeone] = Command{Libraries: []string{library + ".absent"}}
+	p.Commands[Keras] = Command{}
+	o := &runner.Observed{Maps: "/usr/lib/libmimalloc.so.2"}
+	for _, c := range []struct {
+		runtime        string
+		remedy         Remedy
+		reason, unseen string
+	}{
+		{Go, Remedy{Env: map[string]string{"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1"}}, "", ""},
+		{Go, Remedy{Env: map[string]string{"DNNL_PRIMITIVE_CACHE_CAPACITY": "1"}}, "", ""},
+		{Go, Remedy{Env: map[string]string{"ONEDNN_OTHER": "1"}}, "this TensorFlow does not read ONEDNN_OTHER", ""},
+		{Go, Remedy{Preload: "mimalloc", Env: map[string]string{"MIMALLOC_RESET_DELAY": "0"}}, "", ""},
+		{Go, Remedy{Preload: "mimalloc", Env: map[string]string{"MIMALLOC_OTHER": "0"}}, "this mimalloc does not read MIMALLOC_OTHER", ""},
+		{Go, Remedy{Preload: "mimalloc", Env: map[string]string{"TF_KNOWN": "0"}}, "", ""},
+		{Galeone, Remedy{Env: map[string]string{"TF_KNOWN": "1"}}, "", "whether this TensorFlow reads TF_KNOWN is not known"},
+		{Keras, Remedy{Env: map[string]string{"TF_KNOWN": "1"}}, "", "no library to look into"},
+	} {
+		p.Remedies = []Remedy{c.remedy}
+		reason, unseen := p.verify(job{runtime: c.runtime, remedy: c.remedy}, o, newVariables(&p))
+		assert.Contains(t, reason, c.reason)
+		assert.Equal(t, c.reason == "", reason == "", "%v: %s", c.remedy, reason)
+		assert.Contains(t, unseen, c.unseen)
+		assert.Equal(t, c.unseen == "", unseen == "", "%v: %s", c.remedy, unseen)
+	}
+}
+
+func TestThreadsThatAreCounted(t *testing.T) {
+	one, err := FindRemedy("inter-1")
+	require.NoError(t, err)
+	own, err := FindRemedy("session-threads")
+	require.NoError(t, err)
+	intra, err := FindRemedy("intra-1")
+	require.NoError(t, err)
+	pool := func(steady, closed int) *runner.Observed {
+		return &runner.Observed{Threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: steady}, worker.PhaseClosed: {poolThreads: closed}}}
+	}
+	p := plan(t)
+	for _, c := range []struct {
+		remedy         Remedy
+		o              *runner.Observed
+		reason, unseen string
+	}{
+		{one, pool(1, 1), "", ""},
+		{one.on(Keras), pool(1, 1), "", ""},
+		{one, pool(4, 4), "", ""}, // only the runs without the remedy can show it
+		{one, pool(0, 0), "", "no thread is called tf_Compute"},
+		{own, pool(4, 0), "", ""},
+		{own, pool(4, 4), "", "sessions are open to the end, so that it is not known whose threads there are"},
+		{own, &runner.Observed{Threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not known whose threads there are"},
+		{intra, pool(4, 4), "", "threads that share an operation have no name to count them by"},
+	} {
+		reason, unseen := p.verify(job{runtime: Go, remedy: c.remedy}, c.o, newVariables(&p))
+		assert.Equal(t, c.reason, reason, c.remedy.ID)
+		assert.Equal(t, c.unseen, unseen, c.remedy.ID)
+	}
+	runs := func(counts ...string) (all []*RunResult) {
+		for _, n := range counts {
+			all = append(all, &RunResult{Facts: map[string]string{factPool: n}})
+		}
+		return all
+	}
+	assert.Empty(t, unseenPairs(one, runs("1", "1"), runs("4", "4")))
+	assert.Empty(t, unseenPairs(one, runs("7", "5"), runs("8", "9")), "some are called so and are not of the pool")
+	assert.NotEmpty(t, unseenPairs(one, runs("7", "8"), runs("8", "8")), "it has to be seen in each pair")
+	assert.Empty(t, unseenPairs(one, runs("1"), runs("1")), "one processor")
+	assert.Empty(t, unseenPairs(intra, runs("4"), runs("4")))
+	assert.Contains(t, unseenPairs(one, runs("8", "8"), runs("8", "8")), "in a run there were 8 threads called tf_Compute, and 8 without it")
+}
+
+// A remedy is applied with the settings that it has for the runtime.
+func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
+	p := plan(t)
+	refused := func(runtime, workload, remedy string) string {
+		w, err := FindWorkload(workload)
+		require.NoError(t, err)
+		r, err := FindRemedy(remedy)
+		require.NoError(t, err)
+		_, reason := p.refuse(runtime, w.For(runtime), r.on(runtime))
+		return reason
+	}
+	for _, remedy := range []string{"inter-1", "intra-1", "grappler-off", "bf16", "xla", "hoard", "cache", "from-generator", "mixed-fp16"} {
+		assert.Empty(t, refused(Keras, "S1", remedy), remedy)
+	}
+	for _, remedy := range []string{"inter-1", "bf16", "xla"} {
+		assert.Empty(t, refused(Go, "S1", remedy), remedy)
+	}
+	assert.Contains(t, refused(Keras, "S1", "session-threads"), "ConfigProto")
+	assert.Contains(t, refused(Keras, "W9", "xla"), "does that already")
+	for _, workload := range []string{"W2", "S3", "S3a"} {
+		assert.Contains(t, refused(Keras, workload, "generator"), "does that already")
+		assert.Empty(t, refused(Keras, workload, "from-generator"))
+	}
+	assert.Empty(t, refused(Keras, "S1", "generator"))
+	r, err := FindRemedy("bf16")
+	require.NoError(t, err)
+	w, err := FindWorkload("S1")
+	require.NoError(t, err)
+	run, err := p.run(job{runtime: Keras, workload: w, remedy: r.on(Keras)})
+	s := run.Spec
+	require.NoError(t, err)
+	assert.Empty(t, s.Config)
+	assert.Equal(t, map[string]string{"bf16": "1"}, s.Params)
+	assert.True(t, s.Trace)
+}
+
+// The remedies of a workload share their scatter. A remedy that could not be applied
+// contributes nothing.
+func TestRemediesShareTheirScatter(t *testing.T) {
+	w := Workload{ID: "X"}
+	p := &Plan{Seed: 1, Runtimes: []string{Go}, Workloads: []Workload{w}}
+	var jobs []job
+	r := &Result{}
+	random := rand.New(rand.NewPCG(1, 1))
+	add := func(remedy string, pair int, failure worker.Failure) {
+		peak := 1e9 * math.Exp(0.03*random.NormFloat64())
+		r.Runs = append(r.Runs, RunResult{ID: len(r.Runs), Runtime: Go, Workload: w.ID, Remedy: remedy, Pair: pair, Failure: failure,
+			Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: memory.Flat}, Peak: memory.Known(memory.Bytes(peak))}})
+	}
+	for i := range 10 {
+		remedy := Remedy{ID: fmt.Sprint("r", i), Goal: compare.LowerPeak}
+		p.Remedies = append(p.Remedies, remedy)
+		jobs = append(jobs, job{runtime: Go, workload: w, remedy: remedy})
+	}
+	for pair := range 3 {
+		add(Baseline, pair, "")
+		for i, remedy := range p.Remedies {
+			var failure worker.Failure
+			if i == 0 {
+				failure = worker.CouldNotApply
+			}
+			add(remedy.ID, pair, failure)
+		}
+	}
+	require.NoError(t, p.assemble(r, nil, jobs))
+	require.Len(t, r.Combinations, 10)
+	assert.Equal(t, compare.CouldNotApply, r.Combinations[0].Effect)
+	for _, c := range r.Combinations[1:] {
+		assert.Equal(t, 9, c.Comparison.Peak.Pooled, c.Remedy)
+		assert.Zero(t, c.Comparison.Reset, "not measured")
+	}
+}

@@ -1,0 +1,252 @@
+package matrix
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"steadyfit/internal/lab/runner"
+	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/tfprocess"
+)
+
+// Go reads the variables in goVariables, and the C library's malloc reads those with the prefix
+// mallocVariables.
+var goVariables = []string{"GOGC", "GOMEMLIMIT"}
+
+const mallocVariables = "MALLOC_"
+
+// verify returns the reason why a remedy had no effect on a run, or "". unseen lists what it
+// could not check.
+func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen string) {
+	r := j.remedy
+	if r.Preload != "" && !strings.Contains(o.Maps, tfprocess.Allocators[r.Preload].File) {
+		return fmt.Sprintf("%s was not loaded: it is not among the mappings of the process",
+			tfprocess.Allocators[r.Preload].File), ""
+	}
+	var doubts []string
+	for _, name := range slices.Sorted(maps.Keys(r.Env)) {
+		reader, libraries := "this TensorFlow", p.Commands[j.runtime].Libraries
+		if a := tfprocess.Allocators[r.Preload]; r.Preload != "" && strings.HasPrefix(name, a.Variables) {
+			path, err := p.Allocator(r.Preload)
+			if err != nil {
+				return err.Error(), ""
+			}
+			reader, libraries = "this "+r.Preload, []string{path}
+		} else if strings.HasPrefix(name, mallocVariables) {
+			if in := o.Facts[worker.FactAllocator]; in != "" && in != "glibc" {
+				return fmt.Sprintf("%s is read by the malloc of the C library, and the process has that of %s", name, in), ""
+			}
+			continue
+		} else if slices.Contains(goVariables, name) {
+			continue
+		}
+		switch known, err := v.read(libraries, name); {
+		case err != nil:
+			doubts = append(doubts, fmt.Sprintf("whether %s reads %s is not known: %v", reader, name, err))
+		case !known:
+			return fmt.Sprintf("%s does not read %s: the name is nowhere in its libraries", reader, name), ""
+		}
+	}
+	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
+		count, traced := o.Facts[fact]
+		switch {
+		case !traced:
+			doubts = append(doubts, p.whyUntraced(j))
+		case r.Traced[fact] && count == "0":
+			return fmt.Sprintf("the graph that ran has no %s", fact), ""
+		case !r.Traced[fact] && count != "0":
+			return fmt.Sprintf("the graph that ran has %s %s", count, fact), ""
+		}
+	}
+	if o.Facts[worker.FactSplit] == worker.SplitInexact {
+		doubts = append(doubts, "the update is not that of the whole batch, since the model draws other numbers for each "+
+			"part or mixes samples")
+	}
+	doubts = append(doubts, verifyThreads(r, o), r.Unseen)
+	doubts = slices.DeleteFunc(doubts, func(text string) bool { return text == "" })
+	return "", strings.Join(slices.Compact(doubts), "; ")
+}
+
+// whyUntraced returns the reason why a run has no traced step.
+func (p *Plan) whyUntraced(j job) string {
+	if p.limit(j.workload) > 0 {
+		return "no step is traced under a memory limit"
+	}
+	return "its step cannot be traced"
+}
+
+// poolThreads is the name of the inter-op threads: thread::ThreadPool "Compute" in
+// direct_session.cc and context.cc, with the prefix tf_ of posix_env.cc (TensorFlow 2.21). A thread
+// without a name inherits the name of its creator, so the count may be too high.
+const poolThreads = "tf_Compute"
+
+// factPool is the fact with the number of inter-op threads after the last step.
+const factPool = "threads " + poolThreads
+
+// verifyThreads returns the reason why threads do not show that a remedy took effect, or "".
+func verifyThreads(r Remedy, o *runner.Observed) string {
+	steady, closed := o.Threads[worker.PhaseSteady], o.Threads[worker.PhaseClosed]
+	own := r.Device != nil && r.Device.PerSessionThreads
+	switch {
+	case r.PoolThreads == 0 && !own:
+	case steady[poolThreads] == 0:
+		return fmt.Sprintf("no thread is called %s", poolThreads)
+	case own && (closed == nil || closed[poolThreads] > 0):
+		// The thread pool that sessions share outlives the sessions.
+		return "sessions are open to the end, so that it is not known whose threads there are"
+	}
+	return ""
+}
+
+// unseenTrace returns the reason why traced steps do not show that a remedy took effect: the
+// baseline has the same operations.
+func unseenTrace(r Remedy, base []*RunResult) string {
+	for _, fact := range slices.Sorted(maps.Keys(r.Traced)) {
+		for _, run := range base {
+			switch count, traced := run.Facts[fact]; {
+			case !traced:
+			case r.Traced[fact] && count != "0":
+				return fmt.Sprintf("the graph that ran without it has %s %s, too", count, fact)
+			case !r.Traced[fact] && count == "0":
+				return fmt.Sprintf("the graph that ran without it has no %s, either", fact)
+			}
+		}
+	}
+	return ""
+}
+
+var operationFacts = []string{worker.FactOperations, worker.FactBFloat16, worker.FactFloat16, worker.FactRecomputed,
+	worker.FactClusters, worker.FactOneDNN, worker.FactCalls}
+
+// unseenPairs returns the reason why a pair of runs does not show that a remedy took effect: the
+// run with the remedy has as many threads, as many operations of each kind, or the same final loss
+// as the baseline. If the losses of the baseline runs differ from each other, losses show nothing.
+func unseenPairs(r Remedy, runs, base []*RunResult) string {
+	if len(runs) != len(base) {
+		return ""
+	}
+	loss := func(run *RunResult) string { return run.Facts[worker.FactLossLast] }
+	facts := operationFacts
+	if !slices.ContainsFunc(base, func(run *RunResult) bool { return loss(run) != loss(base[0]) }) {
+		facts = append(slices.Clip(facts), worker.FactLossLast)
+	}
+	for i, run := range runs {
+		without := base[i]
+		with, _ := strconv.Atoi(run.Facts[factPool])
+		threads, _ := strconv.Atoi(without.Facts[factPool])
+		_, traced := run.Facts[worker.FactOperations]
+		switch {
+		case r.PoolThreads != 0 && with >= threads && with != r.PoolThreads:
+			return fmt.Sprintf("in a run there were %d threads called %s, and %d without it", with, poolThreads, threads)
+		case run.Failure != "" || without.Failure != "":
+		case r.OtherGraph && !traced:
+			return "its step cannot be traced"
+		case r.OtherGraph && !slices.ContainsFunc(facts,
+			func(fact string) bool { return run.Facts[fact] != without.Facts[fact] }):
+			return "a traced step has as many operations of each kind as without it, and the loss is the same"
+		case !r.OtherLoss:
+		case loss(run) == "" || loss(without) == "":
+			return "there is no loss to compare"
+		case loss(run) == loss(without):
+			return "the loss at the end is that without it, bit for bit"
+		case loss(without) != loss(base[0]) && base[0].Failure == "":
+			return "the losses without it differ from run to run"
+		}
+	}
+	return ""
+}
+
+// variables finds the names of environment variables in libraries that read them.
+type variables struct {
+	needles []string
+	known   map[string]map[string]bool
+}
+
+func newVariables(p *Plan) *variables {
+	v := &variables{known: make(map[string]map[string]bool)}
+	for _, r := range p.Remedies {
+		for name := range r.Env {
+			v.needles = append(v.needles, needle(name))
+		}
+	}
+	return v
+}
+
+// needle returns the text by which a library that reads a variable can be recognized: the name
+// without the prefix that the library adds when it runs. oneDNN adds the prefixes oneDNN_ and DNNL_
+// (getenv_int_user in utils.cpp), mimalloc adds mimalloc_ (mi_option_init in options.c).
+func needle(name string) string {
+	for _, prefix := range []string{"ONEDNN_", "DNNL_"} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return rest
+		}
+	}
+	if rest, ok := strings.CutPrefix(name, tfprocess.Allocators["mimalloc"].Variables); ok {
+		return strings.ToLower(rest)
+	}
+	return name
+}
+
+// read reports whether libraries contain the name of a variable. It searches each library once.
+func (v *variables) read(libraries []string, name string) (bool, error) {
+	if len(libraries) == 0 {
+		return false, errors.New("no library to look into")
+	}
+	key := strings.Join(libraries, "\n")
+	if v.known[key] == nil {
+		found := make(map[string]bool)
+		for _, library := range libraries {
+			f, err := os.Open(library)
+			if err == nil {
+				err = errors.Join(findStrings(found, f, v.needles), f.Close())
+			}
+			if err != nil {
+				return false, err
+			}
+		}
+		v.known[key] = found
+	}
+	return v.known[key][needle(name)], nil
+}
+
+// unmeasurable reports whether a remedy could not be applied.
+func unmeasurable(f worker.Failure) bool {
+	return f == worker.NotApplicable || f == worker.CouldNotApply
+}
+
+// findStrings sets found[name] if the reader has the name as a C string, with a zero byte after
+// it. It holds a window of 4 MiB in memory; windows overlap by the longest name.
+//
+// The text before a name is ignored, since compilers store a string that is the end of another one only
+// once. A name that is found wrongly does less harm to callers than a name that is not found.
+func findStrings(found map[string]bool, from io.Reader, names []string) error {
+	overlap := 0
+	for _, n := range names {
+		overlap = max(overlap, len(n))
+	}
+	window := make([]byte, 0, max(4<<20, 2*overlap))
+	for {
+		n, err := io.ReadFull(from, window[len(window):cap(window)])
+		window = window[:len(window)+n]
+		for _, name := range names {
+			if !found[name] && bytes.Contains(window, append([]byte(name), 0)) {
+				found[name] = true
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		copy(window, window[len(window)-overlap:])
+		window = window[:overlap]
+	}
+}

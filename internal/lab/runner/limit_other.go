@@ -1,9 +1,0 @@
-//go:build !linux
-
-package runner
-
-import "errors"
-
-const dataLimit = false
-
-func setDataLimit(int, uint64) error { return errors.ErrUnsupported }
