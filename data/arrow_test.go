@@ -353,10 +353,16 @@ func TestBadArrow(t *testing.T) {
 		binary.LittleEndian.PutUint32(raw[len(raw)-10:], n)
 		return raw
 	}
+	empty := arrowOf(t, true, make([]int64, 4))
+	header := arrowHeaders(empty)[0]
+	schema, _ := arrowTable(flatbuffers.Table{Bytes: header, Pos: flatbuffers.GetUOffsetT(header)}, messageHeader)
+	columns := schema.Vector(flatbuffers.UOffsetT(schema.Offset(schemaFields)))
+	binary.LittleEndian.PutUint32(header[columns-4:], 0)
 	for name, bad := range map[string]struct {
 		raw  []byte
 		want string
 	}{
+		"no columns":    {empty, "no column is read: it has 0, and 0 are left out"},
 		"cut":           {raw[:len(raw)-1], `instead of "ARROW1"; was the download or the export interrupted?`},
 		"half":          {raw[:len(raw)/2], `instead of "ARROW1"; was the download or the export interrupted?`},
 		"half a stream": {stream[:len(stream)/2], "; was the download or the export interrupted?"},

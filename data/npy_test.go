@@ -457,6 +457,7 @@ func FuzzNPZ(f *testing.F) {
 	f.Add(archive(f, member{"x.npy", zip.Deflate, one}, member{"y.npy", zip.Store, one}), one)
 	f.Add(archive(f, member{"x_train.npy", zip.Store, one}, member{"x_test.npy", zip.Store, one}),
 		rawNPY(dictOf("|u1", "(1000000000,)")))
+	f.Add([]byte{}, rawNPY(dictOf("<U1", "(2,)"), 'a', 0, 0, 0, 'b', 0, 0, 0))
 	f.Add([]byte{}, rawNPY("{'descr': '|b1', 'fortran_order': True, 'shape': (2, 2)}", 0, 1, 1, 0))
 	f.Fuzz(func(t *testing.T, raw, content []byte) {
 		for _, raw := range [][]byte{raw, archive(t, member{"x.npy", zip.Store, content})} {
@@ -471,6 +472,9 @@ func FuzzNPZ(f *testing.F) {
 				require.True(t, slices.ContainsFunc([]error{ErrFormat, ErrUnsupported, ErrTooLarge, ErrField, ErrNoSplit},
 					func(one error) bool { return errors.Is(err, one) }), "%v", err)
 				continue
+			}
+			if slices.ContainsFunc(m.Fields(), func(f FieldSpec) bool { return f.Type == "string" }) {
+				continue // text cannot be written
 			}
 			// Writing and reading again gives the same values.
 			again := written(t, m)

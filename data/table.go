@@ -337,6 +337,9 @@ func (t *table) layOut(first []cell) error {
 		}
 		t.fields = append(t.fields, y)
 	}
+	if len(t.fields) == 0 {
+		return fmt.Errorf("no column is read: it has %d, and %d are left out: %w", len(first), len(t.out), ErrFormat)
+	}
 	return t.checkRules()
 }
 
