@@ -67,8 +67,7 @@ func (c Configuration) String() string {
 }
 
 // Environment lists the variables that the configuration needs and this process does not have, for a child
-// process. It returns an error if the allocator is not
-// installed, or a variable of the allocator has another value.
+// process. It returns an error if the allocator is not installed, or a variable of it has another value.
 func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	oneDNN, err := gpuopts.Options{OneDNN: c.OneDNN}.Environment()
 	if err != nil {

@@ -3,16 +3,14 @@
 // TensorFlow's executor, its threads, oneDNN and the allocator. [Live] chooses between
 // TensorFlow's threads and the calling thread during the train steps themselves.
 //
-// No [Configuration] is always fastest: compiled steps, several per execution, were 4 times as fast
-// as plain ones on a small dense model and 8 times slower on one with dropout
-// (docs/explanation/speed.md). So [Choose] runs trials. A trial trains with one configuration
-// on the first batches of the data, in a child process. Its rounds alternate with those of the
-// fastest configuration so far, in another child. A trial that crashes, hangs or takes too much
-// memory only loses. No weights, memory, threads or compiled code of a trial remain in the
-// process.
+// No [Configuration] is always fastest (docs/explanation/speed.md), so [Choose] runs trials. A trial
+// trains with one configuration on the first batches of the data, in a child process. Its rounds
+// alternate with those of plain steps, in another child. A trial that crashes, hangs or takes too
+// much memory only loses.
 //
 // Plain steps are chosen unless another configuration is at least 3% faster with its whole
-// confidence interval. A configuration with a loss that is NaN or infinite is never chosen.
+// confidence interval. The trial of the choice is repeated, unless no time is left, and has to show
+// that twice. A configuration with a loss that is NaN or infinite is never chosen.
 //
 // The trials take at most 2% of the training and at most 20 s. Before plain steps are measured,
 // their time is estimated by an earlier training's time in the cache, or by the fastest step

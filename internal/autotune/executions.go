@@ -94,14 +94,8 @@ func (e *Executions) Close() error {
 // consumer of the batches takes some microseconds, as long as a short step. With several batches ahead,
 // the consumer waits less often.
 func Prefetch(ds data.Dataset, batch int, budgeted bool) int {
-	const (
-		bytes = 4 << 20
-		least = 2
-		most  = 64
-	)
 	if budgeted {
-		return least
+		return 2
 	}
-	one := max(data.Prefetch(ds, 0).PassBytes(batch), 1)
-	return int(min(max(bytes/one, least), most))
+	return int(min(max((4<<20)/max(data.Prefetch(ds, 0).PassBytes(batch), 1), 2), 64))
 }

@@ -1,6 +1,7 @@
 package autotune
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,9 @@ func Choose(ctx context.Context, p Plan) (c Choice, err error) {
 	}
 	t.until = began.Add(allowed)
 	f := &fastestSearch{plan: &p, trials: t, began: began, mayMeasure: allowed >= minTime}
-	err = f.run(ctx, s)
+	if err = f.run(ctx, s); err == nil {
+		err = f.confirm(ctx)
+	}
 	err = errors.Join(err, t.Close())
 	switch {
 	case ctx.Err() != nil:
@@ -114,10 +117,27 @@ func (f *fastestSearch) measure(ctx context.Context, c Configuration) error {
 		}
 		m = &now
 	}
-	if m.Out == "" {
-		m.Out = p.restartsLong(*m)
-	}
+	m.Out = cmp.Or(m.Out, p.restartsLong(*m))
 	f.measured = append(f.measured, *m)
+	return nil
+}
+
+// confirm repeats the trial of the fastest configuration, which has to be faster than plain steps in both
+// trials. Among many trials, chance makes one look fast.
+func (f *fastestSearch) confirm(ctx context.Context) error {
+	for f.mayMeasure {
+		best := find(f.measured, fastest(f.measured))
+		if best == nil || best.Confirmed {
+			break
+		}
+		again, err := f.trials.Measure(ctx, best.Configuration)
+		if err != nil || again.Late {
+			return err
+		}
+		f.ran++
+		*best = again
+		best.Out = cmp.Or(best.Out, f.plan.restartsLong(*best))
+	}
 	return nil
 }
 

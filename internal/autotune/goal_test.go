@@ -189,6 +189,50 @@ func TestDefaultWinsInsideTheNoise(t *testing.T) {
 	}
 }
 
+// A choice that is not the best configuration is repeated, too, and is dropped if only one trial was better than
+// the default. It needs no more trials than the default has.
+func TestRepeatsTheChoice(t *testing.T) {
+	jemalloc := configuration{Allocator: "jemalloc"}
+	for name, c := range map[string]struct {
+		later    float64
+		want     configuration
+		repeated []configuration
+	}{
+		"better in all trials": {0.97, jemalloc, []configuration{{}, {}, jemalloc, jemalloc}},
+		"better in one trial":  {1.01, configuration{}, []configuration{{}, {}, jemalloc}},
+	} {
+		s := newSearch(Goal{Budget: memory.GiB}, axesOf(bases, settings), over)
+		trial := func(c configuration, ratio float64) {
+			s.add(Measurement{Configuration: c, Step: ratio, Ratio: ratio, Low: ratio, High: ratio, Rounds: 5,
+				Peak: 400 * memory.MiB})
+		}
+		chosen := func() configuration {
+			best, reached := s.choice()
+			assert.True(t, reached)
+			return best.Configuration
+		}
+		trial(configuration{}, 1)
+		trial(jemalloc, 0.97)
+		best, _ := s.best()
+		require.Equal(t, configuration{}, best.Configuration, "fewer changes within same")
+		require.Equal(t, jemalloc, chosen())
+		var repeated []configuration
+		for next, ok := s.repeat(); ok; next, ok = s.repeat() {
+			repeated = append(repeated, next)
+			trial(next, map[bool]float64{true: 1, false: c.later}[next.Plain()])
+		}
+		assert.Equal(t, c.repeated, repeated, name)
+		assert.Equal(t, c.want, chosen(), name)
+	}
+	s := newSearch(Goal{Budget: memory.GiB}, axesOf(bases, settings), over)
+	for _, c := range []configuration{{}, jemalloc, jemalloc} {
+		ratio := map[bool]float64{true: 1, false: 0.97}[c.Plain()]
+		s.add(Measurement{Configuration: c, Step: ratio, Ratio: ratio, Low: ratio, High: ratio, Rounds: 5, Peak: 400})
+	}
+	best, _ := s.choice()
+	assert.Equal(t, configuration{}, best.Configuration, "the default has fewer trials than the other")
+}
+
 // With a budget of resident memory, the peak of opening the model is shown, too.
 func TestOpening(t *testing.T) {
 	g := Goal{Budget: 2 * memory.GiB}

@@ -33,6 +33,8 @@ type Measurement struct {
 	Low    float64 `json:"ratio_low,omitempty"`
 	High   float64 `json:"ratio_high,omitempty"`
 	Rounds int     `json:"rounds,omitempty"`
+	// Confirmed means that this is the slower one of two trials for Choose.
+	Confirmed bool `json:"confirmed,omitempty"`
 	// Peak is the highest RSS since the session was opened, and Anon its anonymous part. Opening is the
 	// highest RSS while the session was opened, which may be more. The store has the amounts of the trial,
 	// and Trials returns the amounts of a training with all its data. 0 means unknown.

@@ -178,8 +178,8 @@ func changed(at []int, axis, value int) []int {
 // with cached features.
 func (s *search) seen(axis, value int, cached bool) bool {
 	return slices.ContainsFunc(s.candidates, func(c candidate) bool {
-		measured := s.failed[c.is] != "" || s.point(c.is) != nil
-		return measured && c.at[axis] == value && (axis == 0 || c.is.CachedFeatures == cached)
+		return c.at[axis] == value && (axis == 0 || c.is.CachedFeatures == cached) &&
+			(s.failed[c.is] != "" || s.point(c.is) != nil)
 	})
 }
 
@@ -268,7 +268,8 @@ func (s *search) among(points []Point) (best Point, reached bool) {
 }
 
 // choice returns the point to choose: the default, unless it misses the goal or another point is better
-// than it in all trials of both.
+// than it in all trials of both. The extremes of more trials are wider, so the default needs at least as
+// many trials as that point.
 func (s *search) choice() (best Point, reached bool) {
 	plain := s.point(Configuration{})
 	if plain == nil {
@@ -281,7 +282,7 @@ func (s *search) choice() (best Point, reached bool) {
 	for _, p := range s.points {
 		_, _, worst := s.amounts(p.high, float64(p.Peak))
 		_, _, least := s.amounts(plain.low, float64(plain.PeakLow))
-		if worst < least {
+		if worst < least && plain.Trials >= p.Trials {
 			better = append(better, p)
 		}
 	}
@@ -294,18 +295,21 @@ func (s *search) choice() (best Point, reached bool) {
 // enoughTrials is the number of trials of the choice and of the default.
 const enoughTrials = 3
 
-// repeat returns a configuration whose trial is worth repeating. The default has as many trials as the
-// best configuration, so that chance favours neither.
+// repeat returns a configuration whose trial is worth repeating: the best one or the choice, which may
+// differ, and before each of them the default, so that chance favours neither.
 func (s *search) repeat() (c Configuration, ok bool) {
 	if len(s.points) == 0 {
 		return c, false
 	}
 	best, _ := s.best()
-	if plain := s.point(c); plain != nil && plain.Trials < min(best.Trials+1, enoughTrials) {
-		return c, true
-	}
-	if best.Trials < enoughTrials {
-		return best.Configuration, true
+	choice, _ := s.choice()
+	for _, p := range []Point{best, choice} {
+		if plain := s.point(c); plain != nil && plain.Trials < min(p.Trials+1, enoughTrials) {
+			return c, true
+		}
+		if p.Trials < enoughTrials {
+			return p.Configuration, true
+		}
 	}
 	return c, false
 }

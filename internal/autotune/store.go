@@ -108,7 +108,7 @@ func (s *store) save() error {
 	}
 	if err == nil {
 		err = files.Stream(s.path, func(w io.Writer) error {
-			_, err := w.Write(append(text, '\n'))
+			_, err := w.Write(text)
 			return err
 		})
 	}

@@ -81,15 +81,10 @@ type answer struct {
 // lasting reports whether an error means that a model cannot run in a configuration. Other
 // errors, such as a lack of memory, may not occur again.
 func lasting(err error) bool {
-	for _, kind := range []error{
+	return slices.ContainsFunc([]error{
 		tfbind.ErrInvalidArgument, &tfbind.Error{Code: "FAILED_PRECONDITION"}, &tfbind.Error{Code: "UNIMPLEMENTED"},
 		session.ErrStack, session.ErrData, feature.ErrDiffer, savedmodels.ErrNoFeatures, savedmodels.ErrNoSignature,
-	} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return false
+	}, func(kind error) bool { return errors.Is(err, kind) })
 }
 
 // trialsAllowed is true once Init has been called.
@@ -335,26 +330,18 @@ func (t *trainer) opens(s spec) (err error) {
 // must not fail at its first validation.
 func (t *trainer) evaluate(ctx context.Context, ds data.Dataset, batch int) error {
 	n := len(t.session.EvaluateMetrics())
-	if n == 0 {
-		return nil
-	}
 	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
-		if err == nil {
-			err = t.session.Evaluate(ctx, b, make([]float64, n))
-		}
-		if err != nil {
+		if n == 0 || err != nil {
 			return err
 		}
-		break
+		return errors.Join(t.session.Evaluate(ctx, b, make([]float64, n)), t.session.ResetMetrics(ctx))
 	}
-	return t.session.ResetMetrics(ctx)
+	return nil
 }
 
 // run runs executions for this many seconds, but at least one.
 func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
-	executions := 0
-	start := time.Now()
-	var took float64
+	executions, took, start := 0, 0.0, time.Now()
 	for executions == 0 || took < seconds {
 		if err := t.execute(ctx); err != nil {
 			return answer{}, err

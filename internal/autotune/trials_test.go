@@ -35,6 +35,8 @@ type scripted struct {
 	trials *scriptedTrials
 	is     Configuration
 	step   float64
+	// later is the time of a step in all trials of the configuration but the first; 0 means step.
+	later float64
 	// failsAt is the first failing round, counted from 1 over all trials of the configuration. It
 	// fails with an error, by a timeout, or with a loss that is not finite.
 	failsAt int
@@ -114,6 +116,9 @@ func newScripted(t *testing.T, p *Plan, trials []scripted) *scriptedTrials {
 			}
 			one := trials[i]
 			one.trials, one.is = s, c
+			if one.later > 0 && slices.Contains(s.started, c) {
+				one.step = one.later
+			}
 			s.started, s.running = append(s.started, c), append(s.running, &one)
 			if len(s.running) > 2 {
 				t.Errorf("%d processes at the same time", len(s.running))
@@ -127,6 +132,7 @@ func (s *scriptedTrials) choose(sp space) Choice {
 	s.t.Helper()
 	f := &fastestSearch{plan: s.plan, trials: &s.Trials, began: time.Now(), mayMeasure: true}
 	require.NoError(s.t, f.run(s.t.Context(), sp))
+	require.NoError(s.t, f.confirm(s.t.Context()))
 	require.NoError(s.t, s.Close())
 	assert.Empty(s.t, s.running, "all have ended")
 	return f.choice()
@@ -148,25 +154,30 @@ func TestOrderOfTrials(t *testing.T) {
 			[]scripted{{step: 1}, {is: both, step: 4}, {is: fused, step: 0.8}, {is: intra.over(fused), step: 0.4},
 				{is: jemalloc.over(intra.over(fused)), step: 0.39}},
 			all, []Configuration{{}, both, fused, compiled, single.over(fused), intra.over(fused),
-				jemalloc.over(intra.over(fused))}, intra.over(fused)},
+				jemalloc.over(intra.over(fused)), intra.over(fused)}, intra.over(fused)},
 		{"oneDNN comes first, and the others build on it",
 			[]scripted{{step: 1}, {is: oneDNNOn, step: 0.4}, {is: on, step: 0.2}, {is: jemalloc.over(on), step: 0.1}},
 			space{bases: []Configuration{fused}, memories: []Configuration{oneDNNOn, jemalloc}},
-			[]Configuration{{}, oneDNNOn, on, jemalloc.over(on)}, jemalloc.over(on)},
+			[]Configuration{{}, oneDNNOn, on, jemalloc.over(on), jemalloc.over(on)}, jemalloc.over(on)},
 		{"oneDNN that is slower", []scripted{{step: 1}, {is: oneDNNOn, step: 1.1}, {is: fused, step: 0.2}},
-			space{bases: []Configuration{fused}, memories: []Configuration{oneDNNOn}}, []Configuration{{}, oneDNNOn, fused},
+			space{bases: []Configuration{fused}, memories: []Configuration{oneDNNOn}}, []Configuration{{}, oneDNNOn, fused, fused},
 			fused},
 		{"all slower", []scripted{{step: 1}, {is: both, step: 4}, {is: fused, step: 2}, {is: compiled, step: 3}},
 			all, []Configuration{{}, both, fused, compiled, single, intra, jemalloc}, Configuration{}},
 		{"no bases", []scripted{{step: 1}, {is: single, step: 0.5}}, space{threads: []Configuration{single}},
-			[]Configuration{{}, single}, single},
+			[]Configuration{{}, single, single}, single},
+		{"fast in one trial only", []scripted{{step: 1}, {is: both, step: 0.5, later: 1.1}, {is: fused, step: 0.8}},
+			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused, both, fused}, fused},
+		{"fails when it is repeated", []scripted{{step: 1}, {is: both, step: 0.5, failsAt: maxRounds + 1,
+			fails: errors.New("boom")}},
+			space{bases: []Configuration{both}}, []Configuration{{}, both, both}, Configuration{}},
 		{"one that dies", []scripted{{step: 1}, {is: both, step: 0.2, failsAt: 2, fails: errors.New("boom")},
 			{is: fused, step: 0.5}},
-			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused}, fused},
+			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused, fused}, fused},
 		{"one that hangs", []scripted{{step: 1}, {is: both, step: 0.2, failsAt: 2, fails: errHangs}, {is: fused, step: 0.5}},
-			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused}, fused},
+			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused, fused}, fused},
 		{"one that does not warm up", []scripted{{step: 1}, {is: both, cold: true}, {is: fused, step: 0.5}},
-			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused}, fused},
+			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused, fused}, fused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newScripted(t, &Plan{}, c.script)
@@ -191,8 +202,11 @@ func TestMeasuredBefore(t *testing.T) {
 	assert.Equal(t, both, s.choose(space{bases: []Configuration{both, fused, compiled}}).Configuration)
 	assert.Equal(t, []Configuration{{}, fused, compiled}, s.started, "what may have passed is tried again")
 	s = newScripted(t, p, script)
-	again := s.choose(space{bases: []Configuration{fused}})
-	assert.Equal(t, fused, again.Configuration)
+	assert.Equal(t, fused, s.choose(space{bases: []Configuration{fused}}).Configuration)
+	assert.Equal(t, []Configuration{{}, fused}, s.started, "one trial is not enough")
+	s = newScripted(t, p, script)
+	again := s.choose(space{bases: []Configuration{both, fused}})
+	assert.Equal(t, both, again.Configuration)
 	assert.Empty(t, s.started)
 	assert.Contains(t, again.Reason, "(measured before)")
 }
