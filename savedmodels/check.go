@@ -326,8 +326,8 @@ func (j *judgement) checkSaved() {
 	}
 }
 
-// checkUnsafe reports operations that access files, the network or Python. Such an operation is an
-// error if steadyfit would run it.
+// checkUnsafe reports operations that access files, the network or Python, or are unknown. Such an
+// operation is an error if steadyfit would run it.
 func (j *judgement) checkUnsafe() {
 	type key struct {
 		severity string

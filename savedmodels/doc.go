@@ -13,6 +13,6 @@
 // `steadyfit inspect`.
 //
 // A SavedModel is a program. It can access files and the network, also while it is loaded. The
-// check for these operations uses a list (unsafeOps), which may be incomplete, and is not a
-// sandbox. Run untrusted models in a container.
+// check accepts only operations that are known to be safe (ops/safe.txt). It is not a sandbox: run
+// untrusted models in a container.
 package savedmodels

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
+
 	"steadyfit/internal/contract"
 )
 
@@ -81,32 +83,51 @@ func (f *facts) use(op string, k, id int) {
 	}
 }
 
-// reachesOutside reports whether a node accesses files, the network or Python. does describes
-// the access.
+// reachesOutside reports whether a node accesses files, the network or Python, or might do so. does
+// describes the access.
 func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool) {
 	op := n.def.GetOp()
-	does, unsafe = unsafeOps[op]
+	for _, a := range n.def.GetAttr() {
+		if _, open := a.GetValue().(*attr_value_go_proto.AttrValue_Placeholder); open {
+			return "has an attribute that its caller gives, so it cannot be examined", true
+		}
+	}
+	if does, unsafe = unsafeOps[op]; !unsafe {
+		return "is not an operation that steadyfit knows", !safeOps[op] && t.g.funcs[op] == nil
+	}
+	return does, !t.harmless(b, n)
+}
+
+// harmless reports whether a node reaches no file, although its operation may do so.
+func (t *trace) harmless(b *body, n *node) bool {
+	text := func(attr string) string { return string(n.def.GetAttr()[attr].GetS()) }
 	var file []place
 	if len(n.inputs) > 1 {
 		file = t.origins(b, n.inputs[1])
 	}
-	switch {
-	case op == "PrintV2" && strings.HasPrefix(string(n.def.GetAttr()["output_stream"].GetS()), "file://"):
-		return "writes files", true
-	case op == "CacheDataset" || op == "CacheDatasetV2":
-		// CacheDataset accesses no file if its file name is empty: it then caches in memory.
-		return "writes files", len(file) == 0 || slices.ContainsFunc(file, func(p place) bool {
+	switch op := n.def.GetOp(); op {
+	case "PrintV2":
+		return !strings.HasPrefix(text("output_stream"), "file://")
+	case "FixedUnigramCandidateSampler":
+		return text("vocab_file") == ""
+	case "DecodeProtoV2", "EncodeProto":
+		source := text("descriptor_source")
+		return source == "" || source == "local://" || strings.HasPrefix(source, "bytes://")
+	case "CacheDataset", "CacheDatasetV2":
+		// It accesses no file if its file name is empty: it then caches in memory.
+		return len(file) > 0 && !slices.ContainsFunc(file, func(p place) bool {
 			d := p.in.nodes[p.node].def
-			values := d.GetAttr()["value"].GetTensor().GetStringVal()
-			return d.GetOp() != "Const" || len(values) != 1 || len(values[0]) > 0
+			value := d.GetAttr()["value"].GetTensor()
+			values := value.GetStringVal()
+			return d.GetOp() != "Const" || len(value.GetTensorContent()) > 0 || len(values) != 1 || len(values[0]) > 0
 		})
-	case vocabularyOps[op]:
+	case "InitializeTableFromTextFile", "InitializeTableFromTextFileV2":
 		// Loading a model may read a vocabulary from one of the model's assets.
-		return does, len(file) == 0 || slices.ContainsFunc(file, func(p place) bool {
+		return len(file) > 0 && !slices.ContainsFunc(file, func(p place) bool {
 			return p.in != t.g.main || !t.g.asset[p.in.nodes[p.node].def.GetName()]
 		})
 	}
-	return does, unsafe
+	return false
 }
 
 func where(b *body, n *node) string {

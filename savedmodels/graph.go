@@ -25,7 +25,10 @@ import (
 type graph struct {
 	main  *body
 	funcs map[string]*body
-	vars  []*variable
+	// alternatives has the functions with the same attribute api_implements. TensorFlow may run one of
+	// them in place of another.
+	alternatives map[string][]*body
+	vars         []*variable
 	// asset has the nodes of the main graph that hold the path of an asset file.
 	asset map[string]bool
 	// work counts the steps of following values.
@@ -44,6 +47,7 @@ func (g *graph) exhausted(steps int) bool {
 
 type body struct {
 	name   string // "" for the main graph
+	api    string // see alternatives
 	nodes  []node
 	byName map[string]int
 	args   []argument
@@ -99,12 +103,14 @@ type variable struct {
 }
 
 func newGraph(def *graph_go_proto.GraphDef) *graph {
-	g := &graph{main: &body{}, funcs: map[string]*body{}, asset: map[string]bool{}}
+	g := &graph{main: &body{}, funcs: map[string]*body{}, alternatives: map[string][]*body{}, asset: map[string]bool{}}
 	defs := map[string]*function_go_proto.FunctionDef{}
 	for _, f := range def.GetLibrary().GetFunction() {
 		name := f.GetSignature().GetName()
 		defs[name] = f
-		g.funcs[name] = &body{name: name}
+		b := &body{name: name, api: string(f.GetAttr()["api_implements"].GetS())}
+		g.funcs[name] = b
+		g.alternatives[b.api] = append(g.alternatives[b.api], b)
 	}
 	vars := map[string]int{}
 	g.fill(g.main, def.GetNode(), nil, vars)
@@ -223,9 +229,19 @@ func (g *graph) callsOf(d *node_def_go_proto.NodeDef) []call {
 	case "If", "StatelessIf", "_If", "Case", "StatelessCase", "RemoteCall":
 		skip = 1
 	}
-	if f := g.funcs[d.GetOp()]; f != nil {
-		calls = append(calls, call{f, 0})
+	add := func(name string, skip int) {
+		b := g.funcs[name]
+		switch {
+		case b == nil:
+		case b.api == "":
+			calls = append(calls, call{b, skip})
+		default:
+			for _, b := range g.alternatives[b.api] {
+				calls = append(calls, call{b, skip})
+			}
+		}
 	}
+	add(d.GetOp(), 0)
 	for _, key := range slices.Sorted(maps.Keys(d.GetAttr())) {
 		// This attribute names a gradient function, which a saved graph never runs.
 		if key == "_gradient_op_type" {
@@ -233,9 +249,7 @@ func (g *graph) callsOf(d *node_def_go_proto.NodeDef) []call {
 		}
 		v := d.GetAttr()[key]
 		for _, f := range append([]*attr_value_go_proto.NameAttrList{v.GetFunc()}, v.GetList().GetFunc()...) {
-			if b := g.funcs[f.GetName()]; b != nil {
-				calls = append(calls, call{b, skip})
-			}
+			add(f.GetName(), skip)
 		}
 	}
 	return calls
@@ -395,45 +409,56 @@ func (t *trace) sources(p place) (from []place, passes bool) {
 	}
 	if p.node < 0 {
 		for _, c := range t.callers[p.in] {
-			inputs := c.in.nodes[c.node].inputs
+			n := &c.in.nodes[c.node]
+			inputs, loops := only(n.inputs, p.arg()+c.skip), strings.HasSuffix(n.def.GetOp(), "While")
 			if c.skip < 0 {
-				add(c.in, inputs...)
-			} else if i := p.arg() + c.skip; i < len(inputs) {
-				add(c.in, inputs[i])
+				inputs = n.inputs
+			}
+			add(c.in, inputs...)
+			for _, before := range n.calls { // a loop takes the results of its previous iteration
+				if c.skip < 0 {
+					add(before.to, before.to.rets...)
+				} else if loops {
+					add(before.to, only(before.to.rets, p.arg())...)
+				}
 			}
 		}
 		return from, true
 	}
 	n := &p.in.nodes[p.node]
 	op := n.def.GetOp()
-	own := func(edges []edge) []edge {
-		if p.out >= len(edges) {
-			return nil
-		}
-		return edges[p.out : p.out+1]
-	}
 	switch {
 	case op == "IdentityN":
-		add(p.in, own(n.inputs)...)
+		add(p.in, only(n.inputs, p.out)...)
 	case passesThrough[op]:
 		add(p.in, n.inputs...)
 	case len(n.calls) > 0:
 		for _, c := range n.calls {
-			if t.g.funcs[op] != nil {
+			if t.g.funcs[op] != nil || c.skip < 0 {
 				// If the type of a node is the name of a function, each result has an output name
 				// of its own, with index 0. The index therefore does not tell which result it is.
 				add(c.to, c.to.rets...)
 			} else {
-				add(c.to, own(c.to.rets)...)
+				add(c.to, only(c.to.rets, p.out)...)
 			}
 		}
-		if strings.HasSuffix(op, "While") {
-			add(p.in, own(n.inputs)...)
+		if n.calls[0].skip < 0 {
+			add(p.in, n.inputs...)
+		} else if strings.HasSuffix(op, "While") {
+			add(p.in, only(n.inputs, p.out)...)
 		}
 	default:
 		return nil, false
 	}
 	return from, true
+}
+
+// only returns edge i alone; nil if there is none.
+func only(edges []edge, i int) []edge {
+	if i < 0 || i >= len(edges) {
+		return nil
+	}
+	return edges[i : i+1]
 }
 
 // variables returns the variables that the value of an edge may be a handle to.

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
+	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
 	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/require"
@@ -26,6 +28,10 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 			def("pong", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("ping")}),
 				nodeDef("d", "PartitionedCall", nil, attrs{"f": function("leaf")})),
 			def("self", nil, nil, nodeDef("c", "While", nil, attrs{"cond": function("self"), "body": function("self")})),
+			replaceable("cpu", nodeDef("fine", "NoOp", nil, nil)), replaceable("gpu", bad),
+			// The caller gives an attribute of the operation, here the stream.
+			def("open", nil, nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": {
+				Value: &attr_value_go_proto.AttrValue_Placeholder{Placeholder: "stream"}}})),
 		}, nodeDef("call", op, nil, a))
 	}
 	for name, c := range map[string]struct {
@@ -45,6 +51,16 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 		"endless recursion":  {call("PartitionedCall", attrs{"f": function("self")}), false},
 		"missing function":   {call("PartitionedCall", attrs{"f": function("nowhere")}), false},
 		"harmless":           {call("PartitionedCall", attrs{"f": function("fine")}), false},
+		"replaced function":  {call("PartitionedCall", attrs{"f": function("cpu")}), true},
+		"open attribute":     {call("PartitionedCall", attrs{"f": function("open")}), true},
+		"gradient":           {call("SymbolicGradient", attrs{"f": function("fine")}), true},
+		"unknown alone":      {call("SomeCustomOp", nil), true},
+		"file as memory":     {call("ImmutableConst", attrs{"memory_region_name": text("/etc/passwd")}), true},
+		"sampler":            {call("FixedUnigramCandidateSampler", nil), false},
+		"sampler of a file":  {call("FixedUnigramCandidateSampler", attrs{"vocab_file": text("/etc/passwd")}), true},
+		"message":            {call("DecodeProtoV2", attrs{"descriptor_source": text("local://")}), false},
+		"message in bytes":   {call("EncodeProto", attrs{"descriptor_source": text("bytes://x")}), false},
+		"message in a file":  {call("DecodeProtoV2", attrs{"descriptor_source": text("/etc/passwd")}), true},
 		"print to terminal":  {trainer(nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": text("stderr")})), false},
 		"print to a file": {trainer(nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": text("file:///tmp/x")})),
 			true},
@@ -58,6 +74,18 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 			}
 		})
 	}
+}
+
+func replaceable(name string, nodes ...*node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
+	f := def(name, nil, nil, nodes...)
+	f.Attr = attrs{"api_implements": text("layer")}
+	return f
+}
+
+func TestUnknownOperation(t *testing.T) {
+	m := read(t, trainer(nil, nodeDef("twice", "SomeCustomOp", nil, nil)))
+	require.Equal(t, []Problem{{failure, codeUnsafeOp, "SomeCustomOp",
+		"SomeCustomOp is not an operation that steadyfit knows: run by signature train, at twice", unsafeFix}}, m.Problems)
 }
 
 func TestUnreachedOperationsAreNotReported(t *testing.T) {
@@ -106,12 +134,15 @@ func TestSaverMayDoNothingButSave(t *testing.T) {
 }
 
 func TestCacheInFile(t *testing.T) {
+	encoded := constant("")
+	encoded.GetTensor().TensorContent = []byte("\x0a/tmp/cache")
 	for name, c := range map[string]struct {
 		file  attrs
 		op    string
 		found bool
 	}{
 		"memory":   {attrs{"value": constant("")}, "Const", false},
+		"encoded":  {attrs{"value": encoded}, "Const", true},
 		"file":     {attrs{"value": constant("/tmp/cache")}, "Const", true},
 		"computed": {nil, "StringJoin", true},
 	} {

@@ -1,55 +1,31 @@
 package savedmodels
 
 import (
+	_ "embed"
 	"strings"
-
-	"steadyfit/internal/contract"
 )
 
-// unsafeOps maps operations that access files, the network or Python to a description of the
-// access. It lists the operations whose kernels open a path, an address or a program that the graph
-// names, among the 1908 of TensorFlow 2.21 and those of earlier versions. The list of
-// `saved_model_cli scan` has only ReadFile, WriteFile and PrintV2. PrintV2 and CacheDataset write
-// files only if they have a file name; reachesOutside checks them.
-var unsafeOps = contract.ByName(map[string][]string{
-	"reads files": {
-		"ReadFile", "WholeFileReader", "WholeFileReaderV2", "TextLineReader", "TextLineReaderV2",
-		"FixedLengthRecordReader", "FixedLengthRecordReaderV2", "TFRecordReader", "TFRecordReaderV2",
-		"LMDBReader", "RecordInput", "InitializeTableFromTextFile", "InitializeTableFromTextFileV2",
-		"TextLineDataset", "TFRecordDataset", "TFRecordDatasetV2", "FixedLengthRecordDataset",
-		"FixedLengthRecordDatasetV2", "CSVDataset", "CSVDatasetV2", "ExperimentalCSVDataset",
-		"LMDBDataset", "ExperimentalLMDBDataset", "LoadDataset", "SnapshotDatasetReader",
-		"SnapshotNestedDatasetReader", "SnapshotChunkDataset", "ListSnapshotChunksDataset",
-		"GenerateVocabRemapping", "LoadAndRemapMatrix", "Restore", "RestoreSlice", "RestoreV2",
-		"DTensorRestoreV2",
-	},
-	"lists folders": {
-		"MatchingFiles", "MatchingFilesDataset", "ExperimentalMatchingFilesDataset",
-	},
-	"writes files": {
-		"WriteFile", "Save", "SaveSlices", "SaveV2", "MergeV2Checkpoints", "DistributedSave",
-		"SaveDataset", "SaveDatasetV2", "DatasetToTFRecord", "ExperimentalDatasetToTFRecord",
-		"SnapshotDataset", "SnapshotDatasetV2", "CreateSummaryFileWriter", "CreateSummaryDbWriter",
-		"DumpTensor", "CalibrationStatisticsSaver", "DebugIdentity", "DebugIdentityV2",
-		"DebugIdentityV3", "DebugNanCount", "DebugNumericSummary",
-	},
-	"reads a database": {
-		"SqlDataset", "ExperimentalSqlDataset", "BigQueryReader", "GenerateBigQueryReaderPartitions",
-	},
-	"changes how files are reached": {"FileSystemSetConfiguration"},
-	"calls into Python":             {"PyFunc", "PyFuncStateless", "EagerPyFunc", "PyCall"},
-	"uses the network": {
-		"RpcCall", "RpcClient", "RpcServer", "RpcServerStart", "RpcServerRegister", "Rpc", "TryRpc",
-		"DataServiceDataset", "DataServiceDatasetV2", "DataServiceDatasetV3", "DataServiceDatasetV4",
-		"RegisterDataset", "RegisterDatasetV2", "ConfigureDistributedTPU", "ConfigureAndInitializeGlobalTPU",
-		"ConnectTPUEmbeddingHosts", "Send", "Recv", "_Send", "_Recv", "_HostSend", "_HostRecv",
-	},
-	"runs a program held in a tensor": {
-		// These operations run a program that the graph may compute, so a scan cannot examine it.
-		"DatasetFromGraph", "DeserializeIterator", "RemoteFusedGraphExecute",
-	},
-	"ends the process": {"Abort"},
-})
+//go:embed ops/safe.txt
+var safeText string
+
+//go:embed ops/unsafe.txt
+var unsafeText string
+
+// safeOps and unsafeOps have all operations of TensorFlow 2.21, and unsafeOps says what each one does.
+// An operation is unsafe if its kernel opens a path, an address or a program that the graph names, or
+// if models have no use for it. Some are unsafe only with a certain attribute or input, which
+// trace.harmless checks. Operations in neither list are unknown and are refused, too.
+var safeOps, unsafeOps = setOf(safeText), reasons(unsafeText)
+
+// reasons parses lines with an operation and what it does, separated by a space.
+func reasons(text string) map[string]string {
+	ops := map[string]string{}
+	for line := range strings.Lines(text) {
+		op, does, _ := strings.Cut(strings.TrimSpace(line), " ")
+		ops[op] = does
+	}
+	return ops
+}
 
 func setOf(names string) map[string]bool {
 	ops := map[string]bool{}
@@ -63,9 +39,6 @@ var (
 	// checkpointOps are safe in the functions that save and restore a model.
 	checkpointOps = setOf("Save SaveSlices SaveV2 MergeV2Checkpoints Restore RestoreSlice RestoreV2 DTensorRestoreV2 " +
 		"DistributedSave")
-
-	// vocabularyOps are safe at load if they read an asset of the model.
-	vocabularyOps = setOf("InitializeTableFromTextFile InitializeTableFromTextFileV2")
 
 	// passesThrough are the operations that may return one of their inputs, such as a handle.
 	// Loops and conditions of TensorFlow 1 consist of them.

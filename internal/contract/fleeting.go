@@ -24,10 +24,10 @@ var fleeting = map[string][]string{
 	},
 }
 
-var fleetingOps = ByName(fleeting)
+var fleetingOps = byName(fleeting)
 
-// ByName inverts a table from descriptions to operations.
-func ByName(table map[string][]string) map[string]string {
+// byName inverts a table from descriptions to operations.
+func byName(table map[string][]string) map[string]string {
 	ops := map[string]string{}
 	for does, names := range table {
 		for _, name := range names {
