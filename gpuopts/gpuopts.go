@@ -24,9 +24,9 @@ import (
 	"strconv"
 	"strings"
 
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/tfproto"
 	"steadyfit/option"
 )
 
@@ -185,13 +185,13 @@ func (o Options) ConfigProto() ([]byte, error) {
 	if err := o.valid(); err != nil {
 		return nil, err
 	}
-	config := &pb.ConfigProto{
+	config := &tfproto.ConfigProto{
 		IntraOpParallelismThreads: int32(o.IntraThreads),
 		InterOpParallelismThreads: int32(o.InterThreads),
 		UsePerSessionThreads:      o.PerSessionThreads,
 	}
 	if o.Executor != "" {
-		config.Experimental = &pb.ConfigProto_Experimental{ExecutorType: string(o.Executor)}
+		config.Experimental = &tfproto.ConfigProto_Experimental{ExecutorType: string(o.Executor)}
 	}
 	if graph := o.graph(); proto.Size(graph) > 0 {
 		config.GraphOptions = graph
@@ -202,30 +202,30 @@ func (o Options) ConfigProto() ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(config)
 }
 
-func (o Options) graph() *pb.GraphOptions {
-	graph := &pb.GraphOptions{}
+func (o Options) graph() *tfproto.GraphOptions {
+	graph := &tfproto.GraphOptions{}
 	switch o.XLA {
 	case off:
-		graph.OptimizerOptions = &pb.OptimizerOptions{GlobalJitLevel: pb.OptimizerOptions_OFF}
+		graph.OptimizerOptions = &tfproto.OptimizerOptions{GlobalJitLevel: tfproto.OptimizerOptions_OFF}
 	case xlaOn1:
-		graph.OptimizerOptions = &pb.OptimizerOptions{GlobalJitLevel: pb.OptimizerOptions_ON_1, CpuGlobalJit: true}
+		graph.OptimizerOptions = &tfproto.OptimizerOptions{GlobalJitLevel: tfproto.OptimizerOptions_ON_1, CpuGlobalJit: true}
 	case xlaOn2:
-		graph.OptimizerOptions = &pb.OptimizerOptions{GlobalJitLevel: pb.OptimizerOptions_ON_2, CpuGlobalJit: true}
+		graph.OptimizerOptions = &tfproto.OptimizerOptions{GlobalJitLevel: tfproto.OptimizerOptions_ON_2, CpuGlobalJit: true}
 	}
-	rewrite := &pb.RewriterConfig{DisableMetaOptimizer: o.GrapplerOff, DisableModelPruning: o.Grappler.PruningOff}
+	rewrite := &tfproto.RewriterConfig{DisableMetaOptimizer: o.GrapplerOff, DisableModelPruning: o.Grappler.PruningOff}
 	for _, r := range o.Grappler.switches(rewrite) {
 		*r.toggle = toggles[r.position]
 	}
 	switch o.Precision {
 	case BFloat16:
-		rewrite.AutoMixedPrecisionOnednnBfloat16 = pb.RewriterConfig_ON
+		rewrite.AutoMixedPrecisionOnednnBfloat16 = tfproto.RewriterConfig_ON
 	case Float16CPU:
-		rewrite.AutoMixedPrecisionCpu = pb.RewriterConfig_ON
+		rewrite.AutoMixedPrecisionCpu = tfproto.RewriterConfig_ON
 		if o.Grappler.CommonSubgraphs == "" {
-			rewrite.CommonSubgraphElimination = pb.RewriterConfig_OFF
+			rewrite.CommonSubgraphElimination = tfproto.RewriterConfig_OFF
 		}
 	case Float16GPU:
-		rewrite.AutoMixedPrecision = pb.RewriterConfig_ON
+		rewrite.AutoMixedPrecision = tfproto.RewriterConfig_ON
 	}
 	rewrite.MemoryOptimization = memoryOptimizations[o.MemoryOptimization]
 	switch o.MemoryOptimization {
@@ -240,25 +240,25 @@ func (o Options) graph() *pb.GraphOptions {
 	return graph
 }
 
-var memoryOptimizations = map[string]pb.RewriterConfig_MemOptType{
-	"none": pb.RewriterConfig_NO_MEM_OPT, "manual": pb.RewriterConfig_MANUAL,
-	"swapping": pb.RewriterConfig_SWAPPING_HEURISTICS, "recomputation": pb.RewriterConfig_RECOMPUTATION_HEURISTICS,
-	"scheduling": pb.RewriterConfig_SCHEDULING_HEURISTICS, "heuristics": pb.RewriterConfig_HEURISTICS,
+var memoryOptimizations = map[string]tfproto.RewriterConfig_MemOptType{
+	"none": tfproto.RewriterConfig_NO_MEM_OPT, "manual": tfproto.RewriterConfig_MANUAL,
+	"swapping": tfproto.RewriterConfig_SWAPPING_HEURISTICS, "recomputation": tfproto.RewriterConfig_RECOMPUTATION_HEURISTICS,
+	"scheduling": tfproto.RewriterConfig_SCHEDULING_HEURISTICS, "heuristics": tfproto.RewriterConfig_HEURISTICS,
 }
 
-var toggles = map[string]pb.RewriterConfig_Toggle{
-	on: pb.RewriterConfig_ON, off: pb.RewriterConfig_OFF, aggressive: pb.RewriterConfig_AGGRESSIVE,
+var toggles = map[string]tfproto.RewriterConfig_Toggle{
+	on: tfproto.RewriterConfig_ON, off: tfproto.RewriterConfig_OFF, aggressive: tfproto.RewriterConfig_AGGRESSIVE,
 }
 
 // rewriting is a pass of graph rewriting that is set, with its field in a configuration.
 type rewriting struct {
 	name     string
 	position string
-	toggle   *pb.RewriterConfig_Toggle
+	toggle   *tfproto.RewriterConfig_Toggle
 }
 
 // switches returns the passes that are set.
-func (g Grappler) switches(c *pb.RewriterConfig) []rewriting {
+func (g Grappler) switches(c *tfproto.RewriterConfig) []rewriting {
 	all := []rewriting{
 		{"Layout", g.Layout, &c.LayoutOptimizer},
 		{"ConstantFolding", g.ConstantFolding, &c.ConstantFolding},
@@ -277,18 +277,18 @@ func (g Grappler) switches(c *pb.RewriterConfig) []rewriting {
 
 // setting returns the first switch that is set, with its value, or "".
 func (g Grappler) setting() string {
-	for _, r := range g.switches(&pb.RewriterConfig{}) {
+	for _, r := range g.switches(&tfproto.RewriterConfig{}) {
 		return fmt.Sprintf("Options.Grappler.%s %s", r.name, r.position)
 	}
 	return when(g.PruningOff, "Options.Grappler.PruningOff true")
 }
 
-func (o Options) gpu() *pb.GPUOptions {
+func (o Options) gpu() *tfproto.GPUOptions {
 	visible := make([]string, len(o.VisibleGPUs))
 	for i, gpu := range o.VisibleGPUs {
 		visible[i] = strconv.Itoa(gpu)
 	}
-	gpu := &pb.GPUOptions{
+	gpu := &tfproto.GPUOptions{
 		AllowGrowth:                 o.MemoryGrowth,
 		PerProcessGpuMemoryFraction: o.MemoryFraction,
 		VisibleDeviceList:           strings.Join(visible, ","),
@@ -296,12 +296,12 @@ func (o Options) gpu() *pb.GPUOptions {
 	if o.GPUAllocator == bfc {
 		gpu.AllocatorType = bfc
 	}
-	experimental := &pb.GPUOptions_Experimental{
+	experimental := &tfproto.GPUOptions_Experimental{
 		UseUnifiedMemory:   o.UnifiedMemory,
 		UseCudaMallocAsync: o.GPUAllocator == cudaMallocAsync,
 	}
 	for _, sizes := range o.VirtualGPUs {
-		devices := &pb.GPUOptions_Experimental_VirtualDevices{}
+		devices := &tfproto.GPUOptions_Experimental_VirtualDevices{}
 		for _, size := range sizes {
 			devices.MemoryLimitMb = append(devices.MemoryLimitMb, float32(size))
 		}
@@ -333,7 +333,7 @@ func (o Options) valid() error {
 			return err
 		}
 	}
-	for _, r := range o.Grappler.switches(&pb.RewriterConfig{}) {
+	for _, r := range o.Grappler.switches(&tfproto.RewriterConfig{}) {
 		if err := among("Grappler."+r.name, r.position, on, off, aggressive); err != nil {
 			return err
 		}

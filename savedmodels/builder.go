@@ -8,14 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 )
 
 // builder makes a function from a part of a flat function, and the signature that calls it.
@@ -23,7 +18,7 @@ type builder struct {
 	*division
 	p         *part
 	signature Signature
-	function  *function_go_proto.FunctionDef
+	function  *tfproto.FunctionDef
 	replaced  map[value]string  // given values, with their names in the function
 	sources   []string          // the nodes of the main graph that provide the arguments
 	arguments map[int]bool      // arguments of p that are also arguments of this function
@@ -34,8 +29,8 @@ func (d *division) builder(p *part, name string, given map[value]string) *builde
 	return &builder{
 		division: d, p: p, replaced: given, arguments: map[int]bool{}, names: map[string]string{},
 		signature: Signature{Name: name, Method: p.signature.Method, Inputs: []Tensor{}, Outputs: []Tensor{}},
-		function: &function_go_proto.FunctionDef{
-			Signature: &op_def_go_proto.OpDef{Name: addedPrefix + name, IsStateful: true},
+		function: &tfproto.FunctionDef{
+			Signature: &tfproto.OpDef{Name: addedPrefix + name, IsStateful: true},
 			Ret:       map[string]string{}, ControlRet: map[string]string{},
 		},
 	}
@@ -43,7 +38,7 @@ func (d *division) builder(p *part, name string, given map[value]string) *builde
 
 func (b *builder) argument(name string, dtype dtype.DType, source string) {
 	b.function.Signature.InputArg = append(b.function.Signature.InputArg,
-		&op_def_go_proto.OpDef_ArgDef{Name: name, Type: types_go_proto.DataType(dtype)})
+		&tfproto.OpDef_ArgDef{Name: name, Type: tfproto.DataType(dtype)})
 	b.sources = append(b.sources, source)
 }
 
@@ -56,7 +51,7 @@ func (b *builder) placeholder(t Tensor) string {
 	if t.UnknownRank {
 		shape = graphdef.AnyShape()
 	}
-	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{Name: name, Op: "Placeholder",
+	b.nodes = append(b.nodes, &tfproto.NodeDef{Name: name, Op: "Placeholder",
 		Attr: graphdef.Attrs{"dtype": graphdef.Type(t.DType), "shape": shape}})
 	return name
 }
@@ -84,7 +79,7 @@ func (b *builder) given(name string, v value) error {
 
 // add adds an operation, and returns the name of its result.
 func (b *builder) add(name, op, port string, attr graphdef.Attrs, inputs ...string) string {
-	b.function.NodeDef = append(b.function.NodeDef, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs,
+	b.function.NodeDef = append(b.function.NodeDef, &tfproto.NodeDef{Name: name, Op: op, Input: inputs,
 		Attr: attr})
 	return name + ":" + port
 }
@@ -122,7 +117,7 @@ func (b *builder) output(name string, v value) error {
 	b.signature.Outputs = append(b.signature.Outputs, t)
 	out := "output_" + strconv.Itoa(len(b.signature.Outputs))
 	b.function.Signature.OutputArg = append(b.function.Signature.OutputArg,
-		&op_def_go_proto.OpDef_ArgDef{Name: out, Type: types_go_proto.DataType(t.DType)})
+		&tfproto.OpDef_ArgDef{Name: out, Type: tfproto.DataType(t.DType)})
 	b.function.Ret[out] = ref
 	return nil
 }
@@ -164,7 +159,7 @@ func (b *builder) finish(need []bool, effects []int) Signature {
 	for _, i := range slices.Sorted(maps.Keys(b.arguments)) {
 		b.argument("argument_"+strconv.Itoa(i), b.p.flat.args[i].dtype, b.source(i))
 	}
-	types := func(args []*op_def_go_proto.OpDef_ArgDef) *graphdef.Attr {
+	types := func(args []*tfproto.OpDef_ArgDef) *graphdef.Attr {
 		var list []dtype.DType
 		for _, a := range args {
 			list = append(list, dtype.DType(a.GetType()))
@@ -173,11 +168,11 @@ func (b *builder) finish(need []bool, effects []int) Signature {
 	}
 	f := b.function.Signature
 	b.library.Function = append(b.library.Function, b.function)
-	b.nodes = append(b.nodes, &node_def_go_proto.NodeDef{
+	b.nodes = append(b.nodes, &tfproto.NodeDef{
 		Name: addedPrefix + b.signature.Name, Op: "StatefulPartitionedCall", Input: b.sources,
 		Attr: graphdef.Attrs{
 			"Tin": types(f.InputArg), "Tout": types(f.OutputArg),
-			"f": {Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: f.Name}}},
+			"f": {Value: &tfproto.AttrValue_Func{Func: &tfproto.NameAttrList{Name: f.Name}}},
 		},
 	})
 	return b.sorted()

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-
 	"steadyfit/internal/contract"
+	"steadyfit/internal/tfproto"
 )
 
 // facts describe what a part of the model does when it runs.
@@ -88,7 +87,7 @@ func (f *facts) use(op string, k, id int) {
 func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool) {
 	op := n.def.GetOp()
 	for _, a := range n.def.GetAttr() {
-		if _, open := a.GetValue().(*attr_value_go_proto.AttrValue_Placeholder); open {
+		if _, open := a.GetValue().(*tfproto.AttrValue_Placeholder); open {
 			return "has an attribute that its caller gives, so it cannot be examined", true
 		}
 	}

@@ -10,15 +10,11 @@ import (
 	"strconv"
 	"strings"
 
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
-
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/contract"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 )
 
 // ErrNoFeatures means that a model has no frozen part whose results can be computed once.
@@ -118,7 +114,7 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 		}
 	}
 	d := &division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph),
-		library: &function_go_proto.FunctionDefLibrary{}}
+		library: &tfproto.FunctionDefLibrary{}}
 	d.changed = m.known.of(roles.used(), facts.changed)
 	return d.divide(roles)
 }
@@ -126,16 +122,16 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 // division adds the signatures of Features to a graph.
 type division struct {
 	model   *Model
-	meta    *pb.MetaGraphDef // without its graph
-	def     *graph_go_proto.GraphDef
+	meta    *tfproto.MetaGraphDef // without its graph
+	def     *tfproto.GraphDef
 	graph   *graph
 	changed set
 	frozen  map[[2]string]bool // whether a variable is frozen, by its container and name
 	roots   []string           // tensors and operations of the original graph that are still needed
 	// features has the names of the features by the hash of their computation.
 	features map[string]string
-	nodes    []*node_def_go_proto.NodeDef
-	library  *function_go_proto.FunctionDefLibrary
+	nodes    []*tfproto.NodeDef
+	library  *tfproto.FunctionDefLibrary
 }
 
 func (d *division) divide(roles Roles) (*Features, error) {
@@ -203,15 +199,15 @@ func (d *division) program(m *Model) ([]byte, error) {
 	}
 	nodes, library := d.reached(roots, d.library.Function...)
 	meta := proto.CloneOf(d.meta)
-	meta.GraphDef = &graph_go_proto.GraphDef{Node: append(nodes, d.nodes...), Library: library,
+	meta.GraphDef = &tfproto.GraphDef{Node: append(nodes, d.nodes...), Library: library,
 		Versions: d.def.GetVersions()}
-	maps.DeleteFunc(meta.SignatureDef, func(name string, _ *pb.SignatureDef) bool {
+	maps.DeleteFunc(meta.SignatureDef, func(name string, _ *tfproto.SignatureDef) bool {
 		return name != initSignature && !slices.ContainsFunc(m.Signatures, func(s Signature) bool {
 			return s.Name == name && !slices.ContainsFunc(s.Outputs,
 				func(t Tensor) bool { return strings.HasPrefix(t.Op, addedPrefix) })
 		})
 	})
-	return proto.Marshal(&pb.SavedModel{SavedModelSchemaVersion: 1, MetaGraphs: []*pb.MetaGraphDef{meta}})
+	return proto.Marshal(&tfproto.SavedModel{SavedModelSchemaVersion: 1, MetaGraphs: []*tfproto.MetaGraphDef{meta}})
 }
 
 // original returns a GraphDef with the original train step, to import into the graph of a loaded
@@ -220,15 +216,15 @@ func (d *division) original(s *Signature) ([]byte, error) {
 	const prefix = addedPrefix + "original/"
 	nodes, library := d.copied(s, prefix)
 	s.Name = contract.OriginalPrefix + s.Name
-	return proto.Marshal(&graph_go_proto.GraphDef{Node: nodes, Library: library, Versions: d.def.GetVersions()})
+	return proto.Marshal(&tfproto.GraphDef{Node: nodes, Library: library, Versions: d.def.GetVersions()})
 }
 
 // copied returns copies of the nodes that a signature needs, with a prefix in their names, to
 // import into the graph of the loaded model, and the functions that they call. It gives s the
 // names of its tensors there. Handles with the same name and container refer to the same
 // variable. Operations with inputs run after the operations in after.
-func (d *division) copied(s *Signature, prefix string, after ...string) ([]*node_def_go_proto.NodeDef,
-	*function_go_proto.FunctionDefLibrary) {
+func (d *division) copied(s *Signature, prefix string, after ...string) ([]*tfproto.NodeDef,
+	*tfproto.FunctionDefLibrary) {
 	var roots []string
 	for _, list := range []*[]Tensor{&s.Inputs, &s.Outputs} {
 		*list = slices.Clone(*list)
@@ -265,13 +261,13 @@ func (d *division) copied(s *Signature, prefix string, after ...string) ([]*node
 
 // reached returns the nodes and functions that run for the tensors or operations in roots, and the
 // added functions with the functions that they call.
-func (d *division) reached(roots []string, added ...*function_go_proto.FunctionDef) (nodes []*node_def_go_proto.NodeDef,
-	library *function_go_proto.FunctionDefLibrary) {
+func (d *division) reached(roots []string, added ...*tfproto.FunctionDef) (nodes []*tfproto.NodeDef,
+	library *tfproto.FunctionDefLibrary) {
 	t := d.graph.follow(roots)
 	for _, i := range t.main {
 		nodes = append(nodes, d.graph.main.nodes[i].def)
 	}
-	library = &function_go_proto.FunctionDefLibrary{Function: added}
+	library = &tfproto.FunctionDefLibrary{Function: added}
 	names := map[string]bool{}
 	for _, b := range t.bodies {
 		names[b.name] = true

@@ -7,13 +7,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/tfproto"
 )
 
 // flat is the function of a signature with all its calls inlined: a list of operations without
@@ -37,7 +34,7 @@ type flatArg struct {
 // flatOp is an operation of a flat function. Its inputs are in the fields in and after, not in its
 // definition.
 type flatOp struct {
-	def   *node_def_go_proto.NodeDef
+	def   *tfproto.NodeDef
 	in    []value
 	after []int // operations that have to run before
 }
@@ -64,18 +61,18 @@ var errFlat = errors.New("the program of the signature has an unexpected form")
 
 // scope is one call of a function that is inlined.
 type scope struct {
-	def    *function_go_proto.FunctionDef
+	def    *tfproto.FunctionDef
 	args   map[string]int
 	parent *scope   // nil for the function of the signature
 	inputs []string // of the call, without control inputs
-	call   *node_def_go_proto.NodeDef
+	call   *tfproto.NodeDef
 	inside map[string]*scope // calls by the name of the calling operation
 	ops    map[string]int    // operations by name
 }
 
 // flattener inlines the calls of one function.
 type flattener struct {
-	defs   map[string]*function_go_proto.FunctionDef
+	defs   map[string]*tfproto.FunctionDef
 	ops    []flatOp
 	scopes []*scope // the scope of each operation
 	size   int      // the number of operations and calls
@@ -83,7 +80,7 @@ type flattener struct {
 
 // flatten inlines the function that computes a signature's outputs. It returns the indices of
 // the results for the outputs, and an error for a signature that is not one call of a function.
-func flatten(def *graph_go_proto.GraphDef, g *graph, s *Signature) (f *flat, outputs []int, err error) {
+func flatten(def *tfproto.GraphDef, g *graph, s *Signature) (f *flat, outputs []int, err error) {
 	entry := -1
 	for _, t := range s.Outputs {
 		i := g.nodeOf(t.Op)
@@ -97,7 +94,7 @@ func flatten(def *graph_go_proto.GraphDef, g *graph, s *Signature) (f *flat, out
 	if entry < 0 {
 		return nil, nil, fmt.Errorf("%w: it has no outputs", errFlat)
 	}
-	fl := &flattener{defs: map[string]*function_go_proto.FunctionDef{}}
+	fl := &flattener{defs: map[string]*tfproto.FunctionDef{}}
 	for _, d := range def.GetLibrary().GetFunction() {
 		fl.defs[d.GetSignature().GetName()] = d
 	}
@@ -174,7 +171,7 @@ func (f *flat) bypass() {
 
 // callee returns the function that an operation calls if it can be inlined, and nil otherwise.
 // Functions that TensorFlow compiles or replaces as a whole are not inlined.
-func (fl *flattener) callee(n *node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
+func (fl *flattener) callee(n *tfproto.NodeDef) *tfproto.FunctionDef {
 	if op := n.GetOp(); op != "PartitionedCall" && op != "StatefulPartitionedCall" {
 		return nil
 	}
@@ -192,7 +189,7 @@ func (fl *flattener) callee(n *node_def_go_proto.NodeDef) *function_go_proto.Fun
 }
 
 // open adds the operations of a function and of the functions that it calls.
-func (fl *flattener) open(d *function_go_proto.FunctionDef, parent *scope, call *node_def_go_proto.NodeDef,
+func (fl *flattener) open(d *tfproto.FunctionDef, parent *scope, call *tfproto.NodeDef,
 	depth int) (*scope, error) {
 	if depth > maxInlined {
 		return nil, fmt.Errorf("%w: its calls are nested more than %d deep", errFlat, maxInlined)
@@ -441,12 +438,12 @@ func (f *flat) waits(after []int, need []bool) (list []int) {
 }
 
 // clone returns the definition of an operation for another function.
-func (o *flatOp) clone(name string, inputs []string) *node_def_go_proto.NodeDef {
+func (o *flatOp) clone(name string, inputs []string) *tfproto.NodeDef {
 	n := proto.CloneOf(o.def)
 	n.Name, n.Input = name, inputs
 	n.ExperimentalDebugInfo = nil
 	if n.Attr == nil {
-		n.Attr = map[string]*attr_value_go_proto.AttrValue{}
+		n.Attr = map[string]*tfproto.AttrValue{}
 	}
 	delete(n.Attr, "_class") // names of operations on the same device
 	return n

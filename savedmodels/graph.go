@@ -9,13 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/tfproto"
 )
 
 // graph is an indexed GraphDef. Its main graph and each of its functions are a body.
@@ -55,7 +50,7 @@ type body struct {
 }
 
 type node struct {
-	def    *node_def_go_proto.NodeDef
+	def    *tfproto.NodeDef
 	inputs []edge // data inputs
 	after  []int  // control inputs; recorded in the main graph only
 	calls  []call
@@ -102,9 +97,9 @@ type variable struct {
 	unknown   bool
 }
 
-func newGraph(def *graph_go_proto.GraphDef) *graph {
+func newGraph(def *tfproto.GraphDef) *graph {
 	g := &graph{main: &body{}, funcs: map[string]*body{}, alternatives: map[string][]*body{}, asset: map[string]bool{}}
-	defs := map[string]*function_go_proto.FunctionDef{}
+	defs := map[string]*tfproto.FunctionDef{}
 	for _, f := range def.GetLibrary().GetFunction() {
 		name := f.GetSignature().GetName()
 		defs[name] = f
@@ -137,13 +132,13 @@ func newGraph(def *graph_go_proto.GraphDef) *graph {
 
 // mayBeHandle reports whether a value of the type can refer to a variable. Types from 100 on
 // are references.
-func mayBeHandle(t types_go_proto.DataType) bool {
-	return t == types_go_proto.DataType_DT_RESOURCE || t == types_go_proto.DataType_DT_INVALID || t >= 100
+func mayBeHandle(t tfproto.DataType) bool {
+	return t == tfproto.DataType_DT_RESOURCE || t == tfproto.DataType_DT_INVALID || t >= 100
 }
 
 // fill adds nodes to b. args has the indices of a function's arguments; it is nil for the main
 // graph. vars has the indices of variables by container and name.
-func (g *graph) fill(b *body, defs []*node_def_go_proto.NodeDef, args map[string]int, vars map[string]int) {
+func (g *graph) fill(b *body, defs []*tfproto.NodeDef, args map[string]int, vars map[string]int) {
 	b.nodes = make([]node, len(defs))
 	b.byName = make(map[string]int, len(defs))
 	for i, d := range defs {
@@ -176,7 +171,7 @@ func (g *graph) fill(b *body, defs []*node_def_go_proto.NodeDef, args map[string
 // describe reads a variable from the node that creates its handle. Within a session, handles
 // with the same container and shared name refer to the same variable (resource_variable_ops in
 // TensorFlow).
-func describe(d *node_def_go_proto.NodeDef, function string) *variable {
+func describe(d *tfproto.NodeDef, function string) *variable {
 	attr := d.GetAttr()
 	shape := attr["shape"].GetShape()
 	v := &variable{
@@ -219,7 +214,7 @@ func (b *body) edge(ref string, args map[string]int) edge {
 }
 
 // callsOf finds the functions that a node may run, in a fixed order.
-func (g *graph) callsOf(d *node_def_go_proto.NodeDef) []call {
+func (g *graph) callsOf(d *tfproto.NodeDef) []call {
 	var calls []call
 	skip := -1
 	switch d.GetOp() {
@@ -248,7 +243,7 @@ func (g *graph) callsOf(d *node_def_go_proto.NodeDef) []call {
 			continue
 		}
 		v := d.GetAttr()[key]
-		for _, f := range append([]*attr_value_go_proto.NameAttrList{v.GetFunc()}, v.GetList().GetFunc()...) {
+		for _, f := range append([]*tfproto.NameAttrList{v.GetFunc()}, v.GetList().GetFunc()...) {
 			add(f.GetName(), skip)
 		}
 	}

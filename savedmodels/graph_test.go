@@ -5,22 +5,18 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/texts"
+	"steadyfit/internal/tfproto"
 )
 
 // Each case hides an unsafe operation in another place than a node of the main graph, such as a
 // function.
 func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 	bad := nodeDef("bad", "WriteFile", nil, nil)
-	call := func(op string, a attrs) *pb.MetaGraphDef {
-		return trainer([]*function_go_proto.FunctionDef{
+	call := func(op string, a attrs) *tfproto.MetaGraphDef {
+		return trainer([]*tfproto.FunctionDef{
 			def("leaf", nil, nil, bad), def("fine", nil, nil),
 			def("outer", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("leaf")})),
 			// ping and pong call each other, and a third function calls itself.
@@ -31,11 +27,11 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 			replaceable("cpu", nodeDef("fine", "NoOp", nil, nil)), replaceable("gpu", bad),
 			// The caller gives an attribute of the operation, here the stream.
 			def("open", nil, nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": {
-				Value: &attr_value_go_proto.AttrValue_Placeholder{Placeholder: "stream"}}})),
+				Value: &tfproto.AttrValue_Placeholder{Placeholder: "stream"}}})),
 		}, nodeDef("call", op, nil, a))
 	}
 	for name, c := range map[string]struct {
-		meta  *pb.MetaGraphDef
+		meta  *tfproto.MetaGraphDef
 		found bool
 	}{
 		"plain node":         {trainer(nil, bad), true},
@@ -76,7 +72,7 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 	}
 }
 
-func replaceable(name string, nodes ...*node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
+func replaceable(name string, nodes ...*tfproto.NodeDef) *tfproto.FunctionDef {
 	f := def(name, nil, nil, nodes...)
 	f.Attr = attrs{"api_implements": text("layer")}
 	return f
@@ -89,7 +85,7 @@ func TestUnknownOperation(t *testing.T) {
 }
 
 func TestUnreachedOperationsAreNotReported(t *testing.T) {
-	meta := trainer([]*function_go_proto.FunctionDef{def("unused", nil, nil, nodeDef("w", "WriteFile", nil, nil))})
+	meta := trainer([]*tfproto.FunctionDef{def("unused", nil, nil, nodeDef("w", "WriteFile", nil, nil))})
 	meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef("w", "WriteFile", nil, nil))
 	require.Empty(t, read(t, meta).Problems)
 }
@@ -97,7 +93,7 @@ func TestUnreachedOperationsAreNotReported(t *testing.T) {
 func TestUnsafeOperationsOutsideTraining(t *testing.T) {
 	meta := trainer(nil)
 	meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef("w", "ReadFile", nil, nil))
-	meta.SignatureDef["dump"] = &pb.SignatureDef{Outputs: infos{"y": info("w:0", types_go_proto.DataType_DT_STRING)}}
+	meta.SignatureDef["dump"] = &tfproto.SignatureDef{Outputs: infos{"y": info("w:0", tfproto.DataType_DT_STRING)}}
 	m := read(t, meta)
 	require.Equal(t, []string{"warning unsafe-op ReadFile"}, brief(m.Problems))
 	require.Contains(t, m.Problems[0].Message, "run by signature dump, at w")
@@ -107,7 +103,7 @@ func TestUnsafeOperationsOutsideTraining(t *testing.T) {
 	// collection of TensorFlow 1.
 	meta = trainer(nil)
 	meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef("w", "ReadFile", nil, nil))
-	meta.SignatureDef[initSignature] = &pb.SignatureDef{Outputs: infos{initSignature: info("w", 0)}}
+	meta.SignatureDef[initSignature] = &tfproto.SignatureDef{Outputs: infos{initSignature: info("w", 0)}}
 	m = read(t, meta)
 	require.ErrorIs(t, checked(m, CheckOptions{}), ErrUnsafeOps)
 	require.Contains(t, m.Problems[0].Message, "run by loading the model")
@@ -115,8 +111,8 @@ func TestUnsafeOperationsOutsideTraining(t *testing.T) {
 
 	delete(meta.SignatureDef, initSignature)
 	require.Empty(t, read(t, meta).Problems)
-	meta.CollectionDef = map[string]*pb.CollectionDef{"legacy_init_op": {
-		Kind: &pb.CollectionDef_NodeList_{NodeList: &pb.CollectionDef_NodeList{Value: []string{"w"}}}}}
+	meta.CollectionDef = map[string]*tfproto.CollectionDef{"legacy_init_op": {
+		Kind: &tfproto.CollectionDef_NodeList_{NodeList: &tfproto.CollectionDef_NodeList{Value: []string{"w"}}}}}
 	require.ErrorIs(t, checked(read(t, meta), CheckOptions{}), ErrUnsafeOps)
 }
 
@@ -149,7 +145,7 @@ func TestCacheInFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cache := def("f", []string{"name"}, nil, nodeDef("i", "Identity", []string{"name"}, nil),
 				nodeDef("c", "CacheDataset", []string{"name", "i:output:0"}, nil))
-			m := read(t, trainer([]*function_go_proto.FunctionDef{cache}, nodeDef("name", c.op, nil, c.file),
+			m := read(t, trainer([]*tfproto.FunctionDef{cache}, nodeDef("name", c.op, nil, c.file),
 				nodeDef("call", "PartitionedCall", []string{"name"}, attrs{"f": function("f")})))
 			require.Equal(t, c.found, checked(m, CheckOptions{}) != nil)
 		})
@@ -168,8 +164,8 @@ func TestVocabularyAssets(t *testing.T) {
 				nodeDef("elsewhere", "Const", nil, attrs{"value": constant("/etc/passwd")}),
 				nodeDef("table", "HashTableV2", nil, nil),
 				nodeDef("init", "InitializeTableFromTextFileV2", []string{"table", "vocabulary"}, nil))
-			meta.SignatureDef[initSignature] = &pb.SignatureDef{Outputs: infos{initSignature: info("init", 0)}}
-			meta.AssetFileDef = []*pb.AssetFileDef{{TensorInfo: info(c.asset, types_go_proto.DataType_DT_STRING),
+			meta.SignatureDef[initSignature] = &tfproto.SignatureDef{Outputs: infos{initSignature: info("init", 0)}}
+			meta.AssetFileDef = []*tfproto.AssetFileDef{{TensorInfo: info(c.asset, tfproto.DataType_DT_STRING),
 				Filename: "vocabulary.txt"}}
 			require.Equal(t, c.found, checked(read(t, meta), CheckOptions{}) != nil)
 		})
@@ -185,9 +181,9 @@ func TestVariablesAreFollowedThrough(t *testing.T) {
 		nodeDef("u", "ReadVariableOp", []string{"h:resource:0"}, nil))
 	loop := def("loop", []string{"n", "r"}, []string{"n", "r"},
 		nodeDef("c", "PartitionedCall", []string{"r"}, attrs{"f": function("use")}))
-	funcs := []*function_go_proto.FunctionDef{use, give, inside, loop}
+	funcs := []*tfproto.FunctionDef{use, give, inside, loop}
 	for name, c := range map[string]struct {
-		meta *pb.MetaGraphDef
+		meta *tfproto.MetaGraphDef
 		want []string // variables without a value
 	}{
 		"identity": {trainer(funcs, slot, nodeDef("i", "Identity", []string{"slot"}, nil),
@@ -243,7 +239,7 @@ func TestVariablesAreFollowedThrough(t *testing.T) {
 
 // Each level calls the next one twice, so 41 functions have 2^40 call paths.
 func TestCallsAreFollowedOnce(t *testing.T) {
-	funcs := []*function_go_proto.FunctionDef{def("f0", []string{"r"}, nil,
+	funcs := []*tfproto.FunctionDef{def("f0", []string{"r"}, nil,
 		nodeDef("u", "ReadVariableOp", []string{"r"}, nil))}
 	for i := range 40 {
 		next := attrs{"f": function(fmt.Sprintf("f%d", i))}
@@ -266,43 +262,45 @@ func TestNoUsableSaver(t *testing.T) {
 }
 
 func TestUnfitVariantsAreNotUsed(t *testing.T) {
-	sig := func(in infos, out infos) *pb.SignatureDef { return &pb.SignatureDef{Inputs: in, Outputs: out} }
+	sig := func(in infos, out infos) *tfproto.SignatureDef {
+		return &tfproto.SignatureDef{Inputs: in, Outputs: out}
+	}
 	loss := infos{"loss": info("loss:0", float)}
 	x := infos{"x": info("x:0", float, -1, 3)}
 	for name, c := range map[string]struct {
-		add  map[string]*pb.SignatureDef
+		add  map[string]*tfproto.SignatureDef
 		want []string
 		says string
 	}{
-		"train_n of the same rank": {map[string]*pb.SignatureDef{"train_n": sig(x, loss)},
+		"train_n of the same rank": {map[string]*tfproto.SignatureDef{"train_n": sig(x, loss)},
 			[]string{"warning unusable-signature train_n"}, "its input x is [?,3]"},
-		"twin of open shape": {map[string]*pb.SignatureDef{"train_xla": sig(x, loss)},
+		"twin of open shape": {map[string]*tfproto.SignatureDef{"train_xla": sig(x, loss)},
 			[]string{"warning unusable-signature train_xla"}, "no fixed shape"},
-		"twin of another type": {map[string]*pb.SignatureDef{"train_xla": sig(infos{"x": info("x:0",
-			types_go_proto.DataType_DT_INT32, 4, 3)}, loss)},
+		"twin of another type": {map[string]*tfproto.SignatureDef{"train_xla": sig(infos{"x": info("x:0",
+			tfproto.DataType_DT_INT32, 4, 3)}, loss)},
 			[]string{"warning unusable-signature train_xla"}, "its input x is int32"},
-		"evaluate without the input": {map[string]*pb.SignatureDef{"evaluate": sig(infos{"z": info("x:0", float, -1, 3)},
+		"evaluate without the input": {map[string]*tfproto.SignatureDef{"evaluate": sig(infos{"z": info("x:0", float, -1, 3)},
 			loss)},
 			[]string{"warning unusable-signature evaluate"}, "it has no input x"},
-		"sync without group": {map[string]*pb.SignatureDef{"train_sync": sig(x, loss)},
+		"sync without group": {map[string]*tfproto.SignatureDef{"train_sync": sig(x, loss)},
 			[]string{"warning unusable-signature train_sync"}, "no input group_size"},
-		"gradients without apply": {map[string]*pb.SignatureDef{"gradients": sig(x, loss)},
+		"gradients without apply": {map[string]*tfproto.SignatureDef{"gradients": sig(x, loss)},
 			[]string{"warning unusable-signature gradients"}, "no signature apply"},
-		"apply without gradients": {map[string]*pb.SignatureDef{"apply": sig(nil, loss)},
+		"apply without gradients": {map[string]*tfproto.SignatureDef{"apply": sig(nil, loss)},
 			[]string{"warning unusable-signature apply"}, "no signature gradients"},
-		"apply that takes data": {map[string]*pb.SignatureDef{"accumulate": sig(x, loss), "apply": sig(x, loss)},
+		"apply that takes data": {map[string]*tfproto.SignatureDef{"accumulate": sig(x, loss), "apply": sig(x, loss)},
 			[]string{"warning unusable-signature apply"}, "it takes data: x"},
-		"rate of another type": {map[string]*pb.SignatureDef{"set_learning_rate": sig(infos{"learning_rate": info("x:0",
-			types_go_proto.DataType_DT_INT32)}, loss)},
+		"rate of another type": {map[string]*tfproto.SignatureDef{"set_learning_rate": sig(infos{"learning_rate": info("x:0",
+			tfproto.DataType_DT_INT32)}, loss)},
 			[]string{"warning unusable-signature set_learning_rate"}, "one float scalar"},
-		"tensor that is not there": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": info("gone:0", float, -1, 3)},
+		"tensor that is not there": {map[string]*tfproto.SignatureDef{"predict": sig(infos{"x": info("gone:0", float, -1, 3)},
 			infos{"y": info("x:0", float)})},
 			[]string{"warning missing-tensor predict.x"}, "the tensor gone:0"},
-		"sparse": {map[string]*pb.SignatureDef{"predict": sig(infos{"x": {Encoding: &pb.TensorInfo_CooSparse_{CooSparse: &pb.TensorInfo_CooSparse{}}, Dtype: float}}, infos{"y": info("x:0", float)})},
+		"sparse": {map[string]*tfproto.SignatureDef{"predict": sig(infos{"x": {Encoding: &tfproto.TensorInfo_CooSparse_{CooSparse: &tfproto.TensorInfo_CooSparse{}}, Dtype: float}}, infos{"y": info("x:0", float)})},
 			[]string{"warning sparse-input predict.x"}, "sparse"},
-		"loss that is no scalar": {map[string]*pb.SignatureDef{"train": sig(x, infos{"loss": info("loss:0", float, -1)})},
+		"loss that is no scalar": {map[string]*tfproto.SignatureDef{"train": sig(x, infos{"loss": info("loss:0", float, -1)})},
 			[]string{"error no-train-signature train"}, "must be a float scalar, but is float32 [?]"},
-		"train gone": {map[string]*pb.SignatureDef{"train": nil, "learn_": sig(x, loss)},
+		"train gone": {map[string]*tfproto.SignatureDef{"train": nil, "learn_": sig(x, loss)},
 			[]string{"error no-train-signature"}, "there are learn_"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -319,7 +317,7 @@ func TestUnfitVariantsAreNotUsed(t *testing.T) {
 	}
 	meta := trainer(nil)
 	meta.SignatureDef["accumulate"], meta.SignatureDef["apply"] = sig(x, loss), sig(nil, loss)
-	meta.SignatureDef["train_sync"] = sig(infos{"x": x["x"], "group_size": info("x:0", types_go_proto.DataType_DT_INT32)},
+	meta.SignatureDef["train_sync"] = sig(infos{"x": x["x"], "group_size": info("x:0", tfproto.DataType_DT_INT32)},
 		loss)
 	m := read(t, meta)
 	require.Equal(t, Roles{Train: "train", TrainSync: "train_sync", Gradients: "accumulate", Accumulate: "accumulate",
@@ -330,7 +328,7 @@ func TestUnfitVariantsAreNotUsed(t *testing.T) {
 // Control characters in names must not reach a terminal.
 func TestTextIsSafeForTerminals(t *testing.T) {
 	meta := trainer(nil, nodeDef("esc\x1b[2J\nfake line", "WriteFile", nil, nil))
-	meta.SignatureDef["a\x1b]0;title\x07"] = &pb.SignatureDef{MethodName: "m\r\n",
+	meta.SignatureDef["a\x1b]0;title\x07"] = &tfproto.SignatureDef{MethodName: "m\r\n",
 		Outputs: infos{"\u202ey": info("x\x00:0", float)}}
 	meta.MetaInfoDef.Tags = []string{"serve", "\x9b31m"}[:1]
 	meta.MetaInfoDef.TensorflowVersion = "2\x1b[0m"

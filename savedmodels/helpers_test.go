@@ -8,17 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+
+	"steadyfit/internal/tfproto"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -74,66 +67,66 @@ func brief(problems []Problem) []string {
 
 // The functions below write small models that Python would not export.
 
-type attrs map[string]*attr_value_go_proto.AttrValue
+type attrs map[string]*tfproto.AttrValue
 
-func text(s string) *attr_value_go_proto.AttrValue {
-	return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_S{S: []byte(s)}}
+func text(s string) *tfproto.AttrValue {
+	return &tfproto.AttrValue{Value: &tfproto.AttrValue_S{S: []byte(s)}}
 }
 
-func function(name string) *attr_value_go_proto.AttrValue {
-	return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_Func{
-		Func: &attr_value_go_proto.NameAttrList{Name: name}}}
+func function(name string) *tfproto.AttrValue {
+	return &tfproto.AttrValue{Value: &tfproto.AttrValue_Func{
+		Func: &tfproto.NameAttrList{Name: name}}}
 }
 
-func functions(names ...string) *attr_value_go_proto.AttrValue {
-	list := &attr_value_go_proto.AttrValue_ListValue{}
+func functions(names ...string) *tfproto.AttrValue {
+	list := &tfproto.AttrValue_ListValue{}
 	for _, n := range names {
-		list.Func = append(list.Func, &attr_value_go_proto.NameAttrList{Name: n})
+		list.Func = append(list.Func, &tfproto.NameAttrList{Name: n})
 	}
-	return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_List{List: list}}
+	return &tfproto.AttrValue{Value: &tfproto.AttrValue_List{List: list}}
 }
 
-func constant(s string) *attr_value_go_proto.AttrValue {
-	return &attr_value_go_proto.AttrValue{Value: &attr_value_go_proto.AttrValue_Tensor{
-		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType_DT_STRING, StringVal: [][]byte{[]byte(s)}}}}
+func constant(s string) *tfproto.AttrValue {
+	return &tfproto.AttrValue{Value: &tfproto.AttrValue_Tensor{
+		Tensor: &tfproto.TensorProto{Dtype: tfproto.DataType_DT_STRING, StringVal: [][]byte{[]byte(s)}}}}
 }
 
-func nodeDef(name, op string, inputs []string, a attrs) *node_def_go_proto.NodeDef {
-	return &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: a}
+func nodeDef(name, op string, inputs []string, a attrs) *tfproto.NodeDef {
+	return &tfproto.NodeDef{Name: name, Op: op, Input: inputs, Attr: a}
 }
 
 // def returns a function with resource arguments that returns the values rets.
-func def(name string, args, rets []string, nodes ...*node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
-	f := &function_go_proto.FunctionDef{Signature: &op_def_go_proto.OpDef{Name: name}, NodeDef: nodes,
+func def(name string, args, rets []string, nodes ...*tfproto.NodeDef) *tfproto.FunctionDef {
+	f := &tfproto.FunctionDef{Signature: &tfproto.OpDef{Name: name}, NodeDef: nodes,
 		Ret: map[string]string{}}
 	for _, a := range args {
 		f.Signature.InputArg = append(f.Signature.InputArg,
-			&op_def_go_proto.OpDef_ArgDef{Name: a, Type: types_go_proto.DataType_DT_RESOURCE})
+			&tfproto.OpDef_ArgDef{Name: a, Type: tfproto.DataType_DT_RESOURCE})
 	}
 	for i, r := range rets {
 		out := string(rune('a' + i))
 		f.Signature.OutputArg = append(f.Signature.OutputArg,
-			&op_def_go_proto.OpDef_ArgDef{Name: out, Type: types_go_proto.DataType_DT_RESOURCE})
+			&tfproto.OpDef_ArgDef{Name: out, Type: tfproto.DataType_DT_RESOURCE})
 		f.Ret[out] = r
 	}
 	return f
 }
 
-func info(op string, dtype types_go_proto.DataType, dims ...int64) *pb.TensorInfo {
-	shape := &tensor_shape_go_proto.TensorShapeProto{}
+func info(op string, dtype tfproto.DataType, dims ...int64) *tfproto.TensorInfo {
+	shape := &tfproto.TensorShapeProto{}
 	for _, d := range dims {
-		shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: d})
+		shape.Dim = append(shape.Dim, &tfproto.TensorShapeProto_Dim{Size: d})
 	}
-	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op}, Dtype: dtype, TensorShape: shape}
+	return &tfproto.TensorInfo{Encoding: &tfproto.TensorInfo_Name{Name: op}, Dtype: dtype, TensorShape: shape}
 }
 
-type infos map[string]*pb.TensorInfo
+type infos map[string]*tfproto.TensorInfo
 
-const float = types_go_proto.DataType_DT_FLOAT
+const float = tfproto.DataType_DT_FLOAT
 
 // lossOnly returns a train signature whose loss is the tensor "loss:0".
-func lossOnly() map[string]*pb.SignatureDef {
-	return map[string]*pb.SignatureDef{"train": {
+func lossOnly() map[string]*tfproto.SignatureDef {
+	return map[string]*tfproto.SignatureDef{"train": {
 		Inputs:  infos{"x": info("x:0", float, -1, 3)},
 		Outputs: infos{"loss": info("loss:0", float)},
 	}}
@@ -141,9 +134,9 @@ func lossOnly() map[string]*pb.SignatureDef {
 
 // trainer returns a metagraph that updates and saves a variable v. Its loss depends on the
 // nodes in extra.
-func trainer(funcs []*function_go_proto.FunctionDef, extra ...*node_def_go_proto.NodeDef) *pb.MetaGraphDef {
+func trainer(funcs []*tfproto.FunctionDef, extra ...*tfproto.NodeDef) *tfproto.MetaGraphDef {
 	loss := nodeDef("loss", "Identity", []string{"sum", "^update"}, nil)
-	nodes := []*node_def_go_proto.NodeDef{
+	nodes := []*tfproto.NodeDef{
 		nodeDef("x", "Placeholder", nil, nil),
 		nodeDef("sum", "Sum", []string{"x"}, nil),
 		nodeDef("v", "VarHandleOp", nil, attrs{"shared_name": text("v")}),
@@ -161,18 +154,18 @@ func trainer(funcs []*function_go_proto.FunctionDef, extra ...*node_def_go_proto
 		nodes = append(nodes, n)
 		loss.Input = append(loss.Input, "^"+n.Name)
 	}
-	return &pb.MetaGraphDef{
-		MetaInfoDef:  &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}},
-		GraphDef:     &graph_go_proto.GraphDef{Node: nodes, Library: &function_go_proto.FunctionDefLibrary{Function: funcs}},
-		SaverDef:     &pb.SaverDef{FilenameTensorName: "file:0", SaveTensorName: "saved:0", RestoreOpName: "restored"},
+	return &tfproto.MetaGraphDef{
+		MetaInfoDef:  &tfproto.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}},
+		GraphDef:     &tfproto.GraphDef{Node: nodes, Library: &tfproto.FunctionDefLibrary{Function: funcs}},
+		SaverDef:     &tfproto.SaverDef{FilenameTensorName: "file:0", SaveTensorName: "saved:0", RestoreOpName: "restored"},
 		SignatureDef: lossOnly(),
 	}
 }
 
 // read opens metagraphs like Open, without files beside saved_model.pb.
-func read(t testing.TB, metas ...*pb.MetaGraphDef) *Model {
+func read(t testing.TB, metas ...*tfproto.MetaGraphDef) *Model {
 	t.Helper()
-	data, err := proto.Marshal(&pb.SavedModel{MetaGraphs: metas})
+	data, err := proto.Marshal(&tfproto.SavedModel{MetaGraphs: metas})
 	require.NoError(t, err)
 	m, err := parse("byhand", data)
 	require.NoError(t, err)

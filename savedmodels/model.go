@@ -9,11 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
-
 	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/manifest"
+	"steadyfit/internal/tfproto"
 	"steadyfit/option"
 )
 
@@ -266,7 +265,7 @@ func parse(dir string, data []byte) (*Model, error) {
 }
 
 // tensors converts inputs or outputs and sorts them by name.
-func tensors(infos map[string]*pb.TensorInfo) []Tensor {
+func tensors(infos map[string]*tfproto.TensorInfo) []Tensor {
 	out := []Tensor{}
 	for _, name := range slices.Sorted(maps.Keys(infos)) {
 		info := infos[name]
@@ -335,7 +334,7 @@ func (m *Model) gather(src *source, g *graph) {
 // loadOps returns the operations that TensorFlow runs when it loads the model, without
 // restoring the variables. These are the init signature and the collections of TensorFlow 1
 // (RunInitOp in saved_model/loader.cc).
-func loadOps(meta *pb.MetaGraphDef) []string {
+func loadOps(meta *tfproto.MetaGraphDef) []string {
 	var ops []string
 	for _, out := range meta.GetSignatureDef()[initSignature].GetOutputs() {
 		ops = append(ops, out.GetName())

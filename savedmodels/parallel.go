@@ -9,13 +9,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 	"steadyfit/option"
 )
 
@@ -123,7 +122,7 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 			p.nodes, out.NoEvaluation = nodes, fmt.Errorf("several processes cannot evaluate the model together: %w", err)
 		}
 	}
-	out.Graph, err = proto.Marshal(&graph_go_proto.GraphDef{Node: p.nodes, Library: p.library,
+	out.Graph, err = proto.Marshal(&tfproto.GraphDef{Node: p.nodes, Library: p.library,
 		Versions: p.def.GetVersions()})
 	return out, err
 }
@@ -131,7 +130,7 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 func newParallel(m *Model, src *source, o ParallelOptions) *parallel {
 	return &parallel{
 		division: division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph),
-			library: &function_go_proto.FunctionDefLibrary{}},
+			library: &tfproto.FunctionDefLibrary{}},
 		rank: o.Rank, ranks: o.Ranks, functions: map[string]bool{}, instance: contract.FirstInstance,
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/tfproto"
 )
 
 // kind is what a value of a flat function depends on.
@@ -249,9 +249,9 @@ func (p *part) constant(op *flatOp, input int, steps *int) (all []int64, known b
 }
 
 // elementsOf decodes the elements of a TensorProto of int32 or int64.
-func elementsOf(dtype types_go_proto.DataType, content []byte, small []int32, large []int64) (out []int64, ok bool) {
-	size := map[types_go_proto.DataType]int{types_go_proto.DataType_DT_INT32: 4,
-		types_go_proto.DataType_DT_INT64: 8}[dtype]
+func elementsOf(dtype tfproto.DataType, content []byte, small []int32, large []int64) (out []int64, ok bool) {
+	size := map[tfproto.DataType]int{tfproto.DataType_DT_INT32: 4,
+		tfproto.DataType_DT_INT64: 8}[dtype]
 	if size == 0 {
 		return nil, false
 	}

@@ -10,11 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/files"
+	"steadyfit/internal/tfproto"
 	"steadyfit/internal/wire"
 )
 
@@ -41,8 +40,8 @@ const (
 
 // source is a decoded saved_model.pb without the unused parts.
 type source struct {
-	meta  *pb.MetaGraphDef // without its graph and its object graph
-	graph *graph_go_proto.GraphDef
+	meta  *tfproto.MetaGraphDef // without its graph and its object graph
+	graph *tfproto.GraphDef
 }
 
 // readFile reads a regular file of at most limit bytes.
@@ -141,14 +140,14 @@ func decode(data []byte) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	meta := &pb.MetaGraphDef{}
+	meta := &tfproto.MetaGraphDef{}
 	options := proto.UnmarshalOptions{DiscardUnknown: true, RecursionLimit: maxDepth}
 	if err := options.Unmarshal(used, meta); err != nil {
 		return nil, fmt.Errorf("%w: its metagraph is damaged: %w", ErrNotSavedModel, err)
 	}
 	graph := meta.GetGraphDef()
 	if graph == nil {
-		graph = &graph_go_proto.GraphDef{}
+		graph = &tfproto.GraphDef{}
 	}
 	meta.GraphDef = nil
 	return &source{meta: meta, graph: graph}, nil

@@ -5,13 +5,13 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
+	"steadyfit/internal/tfproto"
 )
 
 // running is a function that computes running metrics from their variables.
 type running struct {
 	*builder
-	call *node_def_go_proto.NodeDef
+	call *tfproto.NodeDef
 	// The field of has the variable of each argument.
 	of []int
 }

@@ -3,12 +3,11 @@ package savedmodels
 import (
 	"slices"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
+	"steadyfit/internal/tfproto"
 )
 
-var integerTypes = map[types_go_proto.DataType]bool{types_go_proto.DataType_DT_INT32: true,
-	types_go_proto.DataType_DT_INT64: true}
+var integerTypes = map[tfproto.DataType]bool{tfproto.DataType_DT_INT32: true,
+	tfproto.DataType_DT_INT64: true}
 
 // withSizes returns the kind of an operation that has an input of the kind sizes. k is the kind of
 // all inputs together. leading is the result of isLeading. The number of samples may only become
@@ -108,7 +107,7 @@ func (p *part) elements(op *flatOp) ([]int64, bool) {
 func (p *part) single(op *flatOp) bool {
 	recorded := op.def.GetAttr()["_output_shapes"].GetList().GetShape()
 	return len(recorded) == 1 && !recorded[0].GetUnknownRank() &&
-		!slices.ContainsFunc(recorded[0].GetDim(), func(d *tensor_shape_go_proto.TensorShapeProto_Dim) bool {
+		!slices.ContainsFunc(recorded[0].GetDim(), func(d *tfproto.TensorShapeProto_Dim) bool {
 			return d.GetSize() != 1
 		})
 }

@@ -11,11 +11,10 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-
 	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/texts"
+	"steadyfit/internal/tfproto"
 )
 
 // newTypes are types of TensorFlow 2.21 that the protobuf package lacks.
@@ -26,7 +25,7 @@ var newTypes = map[dtype.DType]string{
 
 // typeName returns the name of the type in protobufs, such as "DT_FLOAT".
 func (t Tensor) typeName() string {
-	return cmp.Or(newTypes[t.DType], types_go_proto.DataType(t.DType).String())
+	return cmp.Or(newTypes[t.DType], tfproto.DataType(t.DType).String())
 }
 
 // enumerate joins the first limit names and counts the others.

@@ -3,12 +3,12 @@ package session_test
 import (
 	"testing"
 
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -80,14 +80,14 @@ func keeper(t testing.TB) *savedmodels.Model {
 	sum("kept", "taken")
 	text, err := g.Bytes()
 	require.NoError(t, err)
-	x := map[string]*pb.TensorInfo{"x": tensorInfo("x", tfbind.Float32, -1)}
-	return writeModel(t, t.TempDir(), text, map[string]*pb.SignatureDef{
-		"train": {Inputs: x, Outputs: map[string]*pb.TensorInfo{"loss": tensorInfo("loss", tfbind.Float32)}},
+	x := map[string]*tfproto.TensorInfo{"x": tensorInfo("x", tfbind.Float32, -1)}
+	return writeModel(t, t.TempDir(), text, map[string]*tfproto.SignatureDef{
+		"train": {Inputs: x, Outputs: map[string]*tfproto.TensorInfo{"loss": tensorInfo("loss", tfbind.Float32)}},
 		"train_n": {
-			Inputs:  map[string]*pb.TensorInfo{"x": tensorInfo("x_n", tfbind.Float32, -1, -1)},
-			Outputs: map[string]*pb.TensorInfo{"loss": tensorInfo("loss_n", tfbind.Float32)},
+			Inputs:  map[string]*tfproto.TensorInfo{"x": tensorInfo("x_n", tfbind.Float32, -1, -1)},
+			Outputs: map[string]*tfproto.TensorInfo{"loss": tensorInfo("loss_n", tfbind.Float32)},
 		},
-		"evaluate": {Inputs: x, Outputs: map[string]*pb.TensorInfo{"loss": tensorInfo("kept", tfbind.Float32)}},
+		"evaluate": {Inputs: x, Outputs: map[string]*tfproto.TensorInfo{"loss": tensorInfo("kept", tfbind.Float32)}},
 	}, nil)
 }
 

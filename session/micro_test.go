@@ -8,10 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -19,6 +15,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -38,13 +35,13 @@ func noted(t testing.TB, name string, notes map[string]any) *savedmodels.Model {
 }
 
 // altered opens a copy of a built-in model with changed signatures.
-func altered(t testing.TB, name string, change func(map[string]*pb.SignatureDef)) *savedmodels.Model {
+func altered(t testing.TB, name string, change func(map[string]*tfproto.SignatureDef)) *savedmodels.Model {
 	t.Helper()
 	dir := noted(t, name, nil).Dir
 	file := filepath.Join(dir, "saved_model.pb")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	saved := &pb.SavedModel{}
+	saved := &tfproto.SavedModel{}
 	require.NoError(t, proto.Unmarshal(text, saved))
 	change(saved.MetaGraphs[0].SignatureDef)
 	text, err = proto.Marshal(saved)
@@ -56,8 +53,8 @@ func altered(t testing.TB, name string, change func(map[string]*pb.SignatureDef)
 }
 
 // untold changes signatures so that they lack the output grads_finite.
-func untold(signatures ...string) func(map[string]*pb.SignatureDef) {
-	return func(all map[string]*pb.SignatureDef) {
+func untold(signatures ...string) func(map[string]*tfproto.SignatureDef) {
+	return func(all map[string]*tfproto.SignatureDef) {
 		for _, name := range signatures {
 			delete(all[name].Outputs, "grads_finite")
 		}
@@ -80,23 +77,23 @@ func writeNotes(t testing.TB, dir string, notes map[string]any) *savedmodels.Mod
 }
 
 // tensorInfo describes the first output of an operation.
-func tensorInfo(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
-	shape := &tensor_shape_go_proto.TensorShapeProto{}
+func tensorInfo(op string, d tfbind.DType, dims ...int64) *tfproto.TensorInfo {
+	shape := &tfproto.TensorShapeProto{}
 	for _, n := range dims {
-		shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
+		shape.Dim = append(shape.Dim, &tfproto.TensorShapeProto_Dim{Size: n})
 	}
-	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d),
+	return &tfproto.TensorInfo{Encoding: &tfproto.TensorInfo_Name{Name: op + ":0"}, Dtype: tfproto.DataType(d),
 		TensorShape: shape}
 }
 
 // writeModel writes a SavedModel with a serialized graph and signatures, and opens it.
-func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*pb.SignatureDef,
-	saver *pb.SaverDef) *savedmodels.Model {
+func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*tfproto.SignatureDef,
+	saver *tfproto.SaverDef) *savedmodels.Model {
 	t.Helper()
-	graph := &graph_go_proto.GraphDef{}
+	graph := &tfproto.GraphDef{}
 	require.NoError(t, proto.Unmarshal(def, graph))
-	text, err := proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
-		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph, SignatureDef: signatures,
+	text, err := proto.Marshal(&tfproto.SavedModel{MetaGraphs: []*tfproto.MetaGraphDef{{
+		MetaInfoDef: &tfproto.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph, SignatureDef: signatures,
 		SaverDef: saver,
 	}}})
 	require.NoError(t, err)
@@ -144,26 +141,26 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 	}
 	text, err := g.Bytes()
 	require.NoError(t, err)
-	step := &pb.SignatureDef{
-		Inputs: map[string]*pb.TensorInfo{
+	step := &tfproto.SignatureDef{
+		Inputs: map[string]*tfproto.TensorInfo{
 			"x": tensorInfo("x", float, -1), "sample_weight": tensorInfo("weights", float, -1),
 			"learning_rate": tensorInfo("rate", float),
 		},
-		Outputs: map[string]*pb.TensorInfo{"loss": tensorInfo("loss", float), "size": tensorInfo("size", float)},
+		Outputs: map[string]*tfproto.TensorInfo{"loss": tensorInfo("loss", float), "size": tensorInfo("size", float)},
 	}
 	if seeded {
 		step.Inputs["seed"] = tensorInfo("seed", tfbind.Int64, 2)
 		step.Outputs["low"], step.Outputs["number"] = tensorInfo("low", double), tensorInfo("number", double)
 	}
 	dir := t.TempDir()
-	apply := &pb.SignatureDef{
-		Inputs:  map[string]*pb.TensorInfo{"learning_rate": tensorInfo("rate", float)},
-		Outputs: map[string]*pb.TensorInfo{"rate": tensorInfo("applied", float)},
+	apply := &tfproto.SignatureDef{
+		Inputs:  map[string]*tfproto.TensorInfo{"learning_rate": tensorInfo("rate", float)},
+		Outputs: map[string]*tfproto.TensorInfo{"rate": tensorInfo("applied", float)},
 	}
 	if reduction == contract.ReductionUnknown {
 		apply.Outputs["loss"] = tensorInfo("applied", float)
 	}
-	writeModel(t, dir, text, map[string]*pb.SignatureDef{"train": step, "gradients": step, "evaluate": step,
+	writeModel(t, dir, text, map[string]*tfproto.SignatureDef{"train": step, "gradients": step, "evaluate": step,
 		"apply": apply}, nil)
 	return writeNotes(t, dir, notes)
 }
@@ -174,7 +171,7 @@ func TestCheckSplit(t *testing.T) {
 		require.NoError(t, err)
 		return m
 	}
-	unscaled := func(all map[string]*pb.SignatureDef) { delete(all["gradients"].Inputs, "loss_scale") }
+	unscaled := func(all map[string]*tfproto.SignatureDef) { delete(all["gradients"].Inputs, "loss_scale") }
 	note := func(exact bool) map[string]any { return map[string]any{"micro_batches_exact": exact} }
 	for name, c := range map[string]struct {
 		model *savedmodels.Model

@@ -7,18 +7,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
@@ -239,18 +234,18 @@ func TestPreprocessingWithFunctions(t *testing.T) {
 	float := graphdef.Type(tfbind.Float32)
 	call := graphdef.Attrs{
 		"Tin": graphdef.Types([]tfbind.DType{tfbind.Float32}), "Tout": graphdef.Types([]tfbind.DType{tfbind.Float32}),
-		"f": {Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: "inner"}}},
+		"f": {Value: &tfproto.AttrValue_Func{Func: &tfproto.NameAttrList{Name: "inner"}}},
 	}
-	graph := func(nodes ...*node_def_go_proto.NodeDef) []byte {
+	graph := func(nodes ...*tfproto.NodeDef) []byte {
 		def, err := floats().Add("y", "StatefulPartitionedCall", call, "x").Bytes()
 		require.NoError(t, err)
-		var g graph_go_proto.GraphDef
+		var g tfproto.GraphDef
 		require.NoError(t, proto.Unmarshal(def, &g))
-		arg := func(name string) []*op_def_go_proto.OpDef_ArgDef {
-			return []*op_def_go_proto.OpDef_ArgDef{{Name: name, Type: types_go_proto.DataType_DT_FLOAT}}
+		arg := func(name string) []*tfproto.OpDef_ArgDef {
+			return []*tfproto.OpDef_ArgDef{{Name: name, Type: tfproto.DataType_DT_FLOAT}}
 		}
-		g.Library = &function_go_proto.FunctionDefLibrary{Function: []*function_go_proto.FunctionDef{{
-			Signature: &op_def_go_proto.OpDef{Name: "inner", InputArg: arg("a"), OutputArg: arg("b")},
+		g.Library = &tfproto.FunctionDefLibrary{Function: []*tfproto.FunctionDef{{
+			Signature: &tfproto.OpDef{Name: "inner", InputArg: arg("a"), OutputArg: arg("b")},
 			NodeDef:   nodes, Ret: map[string]string{"b": "last:output:0"},
 		}}}
 		def, err = proto.Marshal(&g)
@@ -261,16 +256,16 @@ func TestPreprocessingWithFunctions(t *testing.T) {
 	ds, err := data.New("two", data.Field{Name: "x", Array: data.Array{Shape: []int{2}, Values: []float32{3, 4}}})
 	require.NoError(t, err)
 	got, closed, err := session.Preprocess(t.Context(), ds,
-		graph(&node_def_go_proto.NodeDef{Name: "last", Op: "Identity", Input: []string{"a"}, Attr: typed(tfbind.Float32)}), o)
+		graph(&tfproto.NodeDef{Name: "last", Op: "Identity", Input: []string{"a"}, Attr: typed(tfbind.Float32)}), o)
 	require.NoError(t, err)
 	values, _ := fieldOf[float32](t, got, data.Pass{Batch: 2})
 	require.Equal(t, []float32{3, 4}, values)
 	require.NoError(t, closed())
 
 	_, _, err = session.Preprocess(t.Context(), ds, graph(
-		&node_def_go_proto.NodeDef{Name: "shape", Op: "Shape", Input: []string{"a"},
+		&tfproto.NodeDef{Name: "shape", Op: "Shape", Input: []string{"a"},
 			Attr: graphdef.Attrs{"T": float, "out_type": graphdef.Type(tfbind.Int32)}},
-		&node_def_go_proto.NodeDef{Name: "last", Op: "RandomUniform", Input: []string{"shape:output:0"},
+		&tfproto.NodeDef{Name: "last", Op: "RandomUniform", Input: []string{"shape:output:0"},
 			Attr: graphdef.Attrs{"dtype": float, "T": graphdef.Type(tfbind.Int32)}}), o)
 	require.ErrorContains(t, err, cannotPreprocess)
 	require.ErrorContains(t, err, "operation last (RandomUniform) draws random numbers")

@@ -7,11 +7,6 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/cpu"
@@ -19,6 +14,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -184,25 +180,25 @@ func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	saveVariables(t, text, filepath.Join(dir, "variables", "variables"))
-	info := func(op string, dims ...int64) *pb.TensorInfo { return tensorInfo(op, d, dims...) }
+	info := func(op string, dims ...int64) *tfproto.TensorInfo { return tensorInfo(op, d, dims...) }
 	x, y := info("x", -1, 3), info("y", -1, 1)
-	return writeModel(t, dir, text, map[string]*pb.SignatureDef{
-		"train": {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y},
-			Outputs: map[string]*pb.TensorInfo{"loss": info("trained")}},
-		"evaluate": {Inputs: map[string]*pb.TensorInfo{"x": x, "y": y},
-			Outputs: map[string]*pb.TensorInfo{"loss": info("mean")}},
-		"predict": {Inputs: map[string]*pb.TensorInfo{"x": x},
-			Outputs: map[string]*pb.TensorInfo{"out": info("out", -1, 1)}},
-	}, &pb.SaverDef{FilenameTensorName: "prefix:0", SaveTensorName: "saved:0", RestoreOpName: "restore",
-		Version: pb.SaverDef_V2})
+	return writeModel(t, dir, text, map[string]*tfproto.SignatureDef{
+		"train": {Inputs: map[string]*tfproto.TensorInfo{"x": x, "y": y},
+			Outputs: map[string]*tfproto.TensorInfo{"loss": info("trained")}},
+		"evaluate": {Inputs: map[string]*tfproto.TensorInfo{"x": x, "y": y},
+			Outputs: map[string]*tfproto.TensorInfo{"loss": info("mean")}},
+		"predict": {Inputs: map[string]*tfproto.TensorInfo{"x": x},
+			Outputs: map[string]*tfproto.TensorInfo{"out": info("out", -1, 1)}},
+	}, &tfproto.SaverDef{FilenameTensorName: "prefix:0", SaveTensorName: "saved:0", RestoreOpName: "restore",
+		Version: tfproto.SaverDef_V2})
 }
 
 // textsOf returns the attributes of a string constant.
 func textsOf(text string) graphdef.Attrs {
 	return graphdef.Attrs{"dtype": graphdef.Type(tfbind.String),
-		"value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: &tensor_go_proto.TensorProto{
-			Dtype: types_go_proto.DataType_DT_STRING, StringVal: [][]byte{[]byte(text)},
-			TensorShape: &tensor_shape_go_proto.TensorShapeProto{Dim: []*tensor_shape_go_proto.TensorShapeProto_Dim{{Size: 1}}},
+		"value": {Value: &tfproto.AttrValue_Tensor{Tensor: &tfproto.TensorProto{
+			Dtype: tfproto.DataType_DT_STRING, StringVal: [][]byte{[]byte(text)},
+			TensorShape: &tfproto.TensorShapeProto{Dim: []*tfproto.TensorShapeProto_Dim{{Size: 1}}},
 		}}}}
 }
 

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"testing"
 
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -17,6 +16,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/tfproto"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -449,7 +449,7 @@ func TestOpenErrors(t *testing.T) {
 }
 
 func TestConfigIsMergedOverDevice(t *testing.T) {
-	config, err := proto.Marshal(&pb.ConfigProto{DeviceCount: map[string]int32{"CPU": 2}})
+	config, err := proto.Marshal(&tfproto.ConfigProto{DeviceCount: map[string]int32{"CPU": 2}})
 	require.NoError(t, err)
 	count := func(opts session.Options) int {
 		r, err := open(t, "digits", opts).Resolved(t.Context(), data.Batch{})
@@ -489,7 +489,7 @@ func TestTrace(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, have)
 		require.Len(t, metadata, 1)
-		var run pb.RunMetadata
+		var run tfproto.RunMetadata
 		require.NoError(t, proto.Unmarshal(metadata[0], &run))
 		assert.NotEmpty(t, run.GetStepStats().GetDevStats())
 	}

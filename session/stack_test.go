@@ -10,10 +10,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -21,6 +17,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -213,7 +210,7 @@ func TestStackErrors(t *testing.T) {
 // stacked returns a model that learns nothing and reports its inputs: loss is the mean of x
 // with weights, first and second are the numbers of the seed, and rate is the learning rate.
 // train_n reports the means. change modifies train_n.
-func stacked(t testing.TB, change func(n *pb.SignatureDef)) *savedmodels.Model {
+func stacked(t testing.TB, change func(n *tfproto.SignatureDef)) *savedmodels.Model {
 	t.Helper()
 	float, double, index := tfbind.Float32, tfbind.Float64, graphdef.Type(tfbind.Int64)
 	reduce := graphdef.Attrs{"T": graphdef.Type(float), "Tidx": graphdef.Type(tfbind.Int32),
@@ -245,15 +242,15 @@ func stacked(t testing.TB, change func(n *pb.SignatureDef)) *savedmodels.Model {
 	}
 	text, err := g.Bytes()
 	require.NoError(t, err)
-	graph := &graph_go_proto.GraphDef{}
+	graph := &tfproto.GraphDef{}
 	require.NoError(t, proto.Unmarshal(text, graph))
-	signature := func(id string, lead ...int64) *pb.SignatureDef {
-		return &pb.SignatureDef{
-			Inputs: map[string]*pb.TensorInfo{
+	signature := func(id string, lead ...int64) *tfproto.SignatureDef {
+		return &tfproto.SignatureDef{
+			Inputs: map[string]*tfproto.TensorInfo{
 				"x": tensor("x"+id, float, append(lead, -1)...), "sample_weight": tensor("w"+id, float, append(lead, -1)...),
 				"learning_rate": tensor("rate", float), "seed": tensor("seed"+id, tfbind.Int64, append(lead, 2)...),
 			},
-			Outputs: map[string]*pb.TensorInfo{
+			Outputs: map[string]*tfproto.TensorInfo{
 				"loss": tensor("loss"+id, float), "first": tensor("first"+id, double), "second": tensor("second"+id, double),
 				"rate": tensor("applied", float),
 			},
@@ -263,9 +260,9 @@ func stacked(t testing.TB, change func(n *pb.SignatureDef)) *savedmodels.Model {
 	if change != nil {
 		change(n)
 	}
-	text, err = proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
-		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
-		SignatureDef: map[string]*pb.SignatureDef{"train": signature("1"), "train_n": n},
+	text, err = proto.Marshal(&tfproto.SavedModel{MetaGraphs: []*tfproto.MetaGraphDef{{
+		MetaInfoDef: &tfproto.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
+		SignatureDef: map[string]*tfproto.SignatureDef{"train": signature("1"), "train_n": n},
 	}}})
 	require.NoError(t, err)
 	dir := t.TempDir()
@@ -273,12 +270,12 @@ func stacked(t testing.TB, change func(n *pb.SignatureDef)) *savedmodels.Model {
 	return writeNotes(t, dir, nil)
 }
 
-func tensor(op string, d tfbind.DType, dims ...int64) *pb.TensorInfo {
-	shape := &tensor_shape_go_proto.TensorShapeProto{}
+func tensor(op string, d tfbind.DType, dims ...int64) *tfproto.TensorInfo {
+	shape := &tfproto.TensorShapeProto{}
 	for _, n := range dims {
-		shape.Dim = append(shape.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: n})
+		shape.Dim = append(shape.Dim, &tfproto.TensorShapeProto_Dim{Size: n})
 	}
-	return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType(d),
+	return &tfproto.TensorInfo{Encoding: &tfproto.TensorInfo_Name{Name: op + ":0"}, Dtype: tfproto.DataType(d),
 		TensorShape: shape}
 }
 
@@ -326,8 +323,8 @@ func TestCompileStack(t *testing.T) {
 		return m
 	}
 	without := reporter(t, "", false, nil)
-	resize := func(input string, dims ...int64) func(*pb.SignatureDef) {
-		return func(n *pb.SignatureDef) {
+	resize := func(input string, dims ...int64) func(*tfproto.SignatureDef) {
+		return func(n *tfproto.SignatureDef) {
 			n.Inputs[input] = tensor(map[string]string{"x": "x2", "sample_weight": "w2", "seed": "seed2",
 				"learning_rate": "rate"}[input], tfbind.DType(n.Inputs[input].Dtype), dims...)
 		}
@@ -345,11 +342,11 @@ func TestCompileStack(t *testing.T) {
 			"belongs to the signature train"},
 		"one seed": {stacked(t, resize("seed", 2)), session.Options{StepsPerExecution: 2},
 			"takes seed without dimensions"},
-		"fewer inputs": {stacked(t, func(n *pb.SignatureDef) { delete(n.Inputs, "sample_weight") }),
+		"fewer inputs": {stacked(t, func(n *tfproto.SignatureDef) { delete(n.Inputs, "sample_weight") }),
 			session.Options{StepsPerExecution: 2}, "but train takes"},
-		"more inputs": {stacked(t, func(n *pb.SignatureDef) { n.Inputs["loss_scale"] = n.Inputs["learning_rate"] }),
+		"more inputs": {stacked(t, func(n *tfproto.SignatureDef) { n.Inputs["loss_scale"] = n.Inputs["learning_rate"] }),
 			session.Options{StepsPerExecution: 2}, "takes learning_rate, loss_scale"},
-		"fewer results": {stacked(t, func(n *pb.SignatureDef) { delete(n.Outputs, "first") }),
+		"fewer results": {stacked(t, func(n *tfproto.SignatureDef) { delete(n.Outputs, "first") }),
 			session.Options{StepsPerExecution: 2}, "does not report first"},
 		"fixed": {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 4}, ""},
 		"fixed, too few": {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 3},
@@ -368,7 +365,7 @@ func TestCompileStack(t *testing.T) {
 		})
 	}
 
-	s := openModel(t, stacked(t, func(n *pb.SignatureDef) { resize("x", 4, 3)(n) }),
+	s := openModel(t, stacked(t, func(n *tfproto.SignatureDef) { resize("x", 4, 3)(n) }),
 		session.Options{StepsPerExecution: 10})
 	assert.Equal(t, 4, s.Stackable(10, 3))
 	assert.Equal(t, 4, s.Stackable(4, 3))

@@ -3,46 +3,41 @@ package tfbind_test
 import (
 	"testing"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/versions_go_proto"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/tfproto"
 	"steadyfit/tfbind"
 )
 
-type attr = attr_value_go_proto.AttrValue
+type attr = tfproto.AttrValue
 
 // graphDef collects nodes for tests that need a graph with exact contents.
-type graphDef struct{ nodes []*node_def_go_proto.NodeDef }
+type graphDef struct{ nodes []*tfproto.NodeDef }
 
 func (g *graphDef) add(name, op string, attrs map[string]*attr, inputs ...string) *graphDef {
-	g.nodes = append(g.nodes, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: attrs})
+	g.nodes = append(g.nodes, &tfproto.NodeDef{Name: name, Op: op, Input: inputs, Attr: attrs})
 	return g
 }
 
 func typeAttr(d tfbind.DType) *attr {
-	return &attr{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(d)}}
+	return &attr{Value: &tfproto.AttrValue_Type{Type: tfproto.DataType(d)}}
 }
 
 func typesAttr(ds ...tfbind.DType) *attr {
-	l := &attr_value_go_proto.AttrValue_ListValue{}
+	l := &tfproto.AttrValue_ListValue{}
 	for _, d := range ds {
-		l.Type = append(l.Type, types_go_proto.DataType(d))
+		l.Type = append(l.Type, tfproto.DataType(d))
 	}
-	return &attr{Value: &attr_value_go_proto.AttrValue_List{List: l}}
+	return &attr{Value: &tfproto.AttrValue_List{List: l}}
 }
 
 func anyShape() *attr {
-	return &attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: &tensor_shape_go_proto.TensorShapeProto{UnknownRank: true}}}
+	return &attr{Value: &tfproto.AttrValue_Shape{Shape: &tfproto.TensorShapeProto{UnknownRank: true}}}
 }
 
 func textAttr(s string) *attr {
-	return &attr{Value: &attr_value_go_proto.AttrValue_S{S: []byte(s)}}
+	return &attr{Value: &tfproto.AttrValue_S{S: []byte(s)}}
 }
 
 func (g *graphDef) placeholder(name string, d tfbind.DType) *graphDef {
@@ -57,7 +52,7 @@ func (g *graphDef) bytes(t testing.TB) []byte {
 }
 
 func (g *graphDef) marshal() ([]byte, error) {
-	return proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes, Versions: &versions_go_proto.VersionDef{Producer: 1395}})
+	return proto.Marshal(&tfproto.GraphDef{Node: g.nodes, Versions: &tfproto.VersionDef{Producer: 1395}})
 }
 
 // session opens a session on the graph; both are closed with the test.
@@ -106,11 +101,11 @@ func blockingGraph() *graphDef {
 	f := typeAttr(tfbind.Float32)
 	return new(graphDef).placeholder("x", tfbind.Float32).
 		add("queue", "FIFOQueueV2", map[string]*attr{"component_types": typesAttr(tfbind.Float32),
-			"shapes":    {Value: &attr_value_go_proto.AttrValue_List{List: &attr_value_go_proto.AttrValue_ListValue{}}},
+			"shapes":    {Value: &tfproto.AttrValue_List{List: &tfproto.AttrValue_ListValue{}}},
 			"container": textAttr(""), "shared_name": textAttr("")}).
 		add("wait", "QueueDequeueV2", map[string]*attr{"component_types": typesAttr(tfbind.Float32)}, "queue").
 		add("put", "QueueEnqueueV2", map[string]*attr{"Tcomponents": typesAttr(tfbind.Float32)}, "queue", "x").
 		add("ready", "AddV2", map[string]*attr{"T": f}, "x", "x")
 }
 
-func intAttr(i int64) *attr_value_go_proto.AttrValue_I { return &attr_value_go_proto.AttrValue_I{I: i} }
+func intAttr(i int64) *tfproto.AttrValue_I { return &tfproto.AttrValue_I{I: i} }

@@ -11,57 +11,25 @@ import (
 	"strings"
 	"time"
 
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/framework/summary_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 	"steadyfit/internal/wire"
 )
 
-// Field numbers in event.proto (TensorFlow 2.21), which has no generated Go type.
-const (
-	eventTime    = 1
-	eventStep    = 2
-	eventVersion = 3
-	eventGraph   = 4
-	eventSummary = 5
-	eventSession = 7
-
-	fileVersion = "brain.Event:2"
-)
-
-// sessionStart is the SessionLog with the status START. TensorBoard drops all earlier events of the folder
-// whose step is at least that of this event.
-var sessionStart = varint(nil, 1, 1)
-
-func message(b []byte, field protowire.Number, content []byte) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), content)
-}
-
-func varint(b []byte, field protowire.Number, v int64) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), uint64(v))
-}
-
-// event returns an Event message; content is encoded fields.
-func event(at time.Time, step int64, content []byte) []byte {
-	b := protowire.AppendTag(nil, eventTime, protowire.Fixed64Type)
-	b = protowire.AppendFixed64(b, math.Float64bits(float64(at.UnixNano())/1e9))
-	return append(varint(b, eventStep, step), content...)
-}
+const fileVersion = "brain.Event:2"
 
 // scalar returns the value that tf.summary.scalar writes.
-func scalar(name string, v float64) *pb.Summary_Value {
-	return &pb.Summary_Value{
+func scalar(name string, v float64) *tfproto.Summary_Value {
+	return &tfproto.Summary_Value{
 		Tag: strings.ToValidUTF8(name, "?"),
-		Value: &pb.Summary_Value_Tensor{Tensor: &tensor_go_proto.TensorProto{
-			Dtype: types_go_proto.DataType_DT_FLOAT, TensorShape: graphdef.Shape(nil).GetShape(),
+		Tensor: &tfproto.TensorProto{
+			Dtype: tfproto.DataType_DT_FLOAT, TensorShape: graphdef.Shape(nil).GetShape(),
 			TensorContent: binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(v))),
-		}},
-		Metadata: &pb.SummaryMetadata{DataClass: pb.DataClass_DATA_CLASS_SCALAR,
-			PluginData: &pb.SummaryMetadata_PluginData{PluginName: "scalars"}},
+		},
+		Metadata: &tfproto.SummaryMetadata{DataClass: tfproto.DataClass_DATA_CLASS_SCALAR,
+			PluginData: &tfproto.SummaryMetadata_PluginData{PluginName: "scalars"}},
 	}
 }
 
@@ -122,29 +90,25 @@ func createEvents(dir string, at time.Time) (*eventFile, error) {
 		return nil, err
 	}
 	e := &eventFile{file: file}
-	if err := e.write(event(at, 0, message(nil, eventVersion, []byte(fileVersion)))); err != nil {
+	if err := e.write(at, &tfproto.Event{What: &tfproto.Event_FileVersion{FileVersion: fileVersion}}); err != nil {
 		return nil, errors.Join(err, file.Close(), os.Remove(file.Name()))
 	}
 	return e, nil
 }
 
 // write writes an event completely or not at all.
-func (e *eventFile) write(event []byte) error {
-	record := frame(event)
+func (e *eventFile) write(at time.Time, event *tfproto.Event) error {
+	event.WallTime = float64(at.UnixNano()) / 1e9
+	content, err := proto.Marshal(event)
+	if err != nil {
+		return err
+	}
+	record := frame(content)
 	if _, err := e.file.WriteAt(record, e.size); err != nil {
 		return errors.Join(err, e.file.Truncate(e.size))
 	}
 	e.size += int64(len(record))
 	return nil
-}
-
-// summary writes an event with values.
-func (e *eventFile) summary(at time.Time, step int64, values []*pb.Summary_Value) error {
-	content, err := proto.Marshal(&pb.Summary{Value: values})
-	if err != nil {
-		return err
-	}
-	return e.write(event(at, step, message(nil, eventSummary, content)))
 }
 
 func (e *eventFile) close() error {

@@ -8,9 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/framework/summary_go_proto"
-
 	"steadyfit/fit"
+	"steadyfit/internal/tfproto"
 )
 
 // TensorBoard writes the scalars of a training (fit.Record.Scalars) to event files in Dir/train and
@@ -87,11 +86,13 @@ func (t *TensorBoard) writer(run string) (*eventFile, error) {
 		return nil, err
 	}
 	t.writers[run] = w
-	step := int64(0)
+	// TensorBoard drops all earlier events of the folder whose step is at least that of this event.
+	session := &tfproto.Event{What: &tfproto.Event_SessionLog{
+		SessionLog: &tfproto.SessionLog{Status: tfproto.SessionLog_START}}}
 	if t.begun.Resumed {
-		step = t.begun.Step + 1
+		session.Step = t.begun.Step + 1
 	}
-	if err := w.write(event(t.begun.Time, step, message(nil, eventSession, sessionStart))); err != nil {
+	if err := w.write(t.begun.Time, session); err != nil {
 		return nil, err
 	}
 	if len(existing) == 0 {
@@ -109,14 +110,14 @@ func (t *TensorBoard) graph(w *eventFile) error {
 	if err != nil {
 		return fmt.Errorf("the graph: %w", err)
 	}
-	return w.write(event(t.begun.Time, 0, message(nil, eventGraph, graph)))
+	return w.write(t.begun.Time, &tfproto.Event{What: &tfproto.Event_GraphDef{GraphDef: graph}})
 }
 
 // scalars writes the scalars of a run from the record of an epoch. The scalars of one step are one
 // event.
 func (t *TensorBoard) scalars(at time.Time, run string, r *fit.Record) error {
 	var steps []int64
-	values := map[int64][]*pb.Summary_Value{}
+	values := map[int64][]*tfproto.Summary_Value{}
 	for _, s := range r.Scalars() {
 		if s.Run != run {
 			continue
@@ -132,7 +133,8 @@ func (t *TensorBoard) scalars(at time.Time, run string, r *fit.Record) error {
 	w, err := t.writer(run)
 	for _, step := range steps {
 		if err == nil {
-			err = w.summary(at, step, values[step])
+			summary := &tfproto.Event_Summary{Summary: &tfproto.Summary{Value: values[step]}}
+			err = w.write(at, &tfproto.Event{Step: step, What: summary})
 		}
 	}
 	return err

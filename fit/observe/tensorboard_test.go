@@ -11,13 +11,12 @@ import (
 	"testing"
 	"time"
 
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/framework/summary_go_proto"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/fit"
+	"steadyfit/internal/tfproto"
 	"steadyfit/internal/wire"
 )
 
@@ -70,24 +69,16 @@ func points(t *testing.T, dir string) (found []point) {
 	return found
 }
 
-func parse(t *testing.T, event []byte, earlier *[]point) (found []point) {
-	var step int64
-	for f := range wire.Fields(event, new(error), func(_ int, cause error) error { return cause }) {
-		switch f.Num {
-		case eventStep:
-			n, _ := protowire.ConsumeVarint(f.Raw[len(f.Raw)-f.Size:])
-			step = int64(n)
-		case eventSession:
-			require.Equal(t, sessionStart, f.Value)
-			*earlier = slices.DeleteFunc(*earlier, func(p point) bool { return p.step >= step })
-		case eventSummary:
-			var s pb.Summary
-			require.NoError(t, proto.Unmarshal(f.Value, &s))
-			for _, v := range s.GetValue() {
-				bits := binary.LittleEndian.Uint32(v.GetTensor().GetTensorContent())
-				found = append(found, point{v.GetTag(), step, math.Float32frombits(bits)})
-			}
-		}
+func parse(t *testing.T, record []byte, earlier *[]point) (found []point) {
+	var event tfproto.Event
+	require.NoError(t, proto.Unmarshal(record, &event))
+	if session := event.GetSessionLog(); session != nil {
+		require.Equal(t, tfproto.SessionLog_START, session.GetStatus())
+		*earlier = slices.DeleteFunc(*earlier, func(p point) bool { return p.step >= event.GetStep() })
+	}
+	for _, v := range event.GetSummary().GetValue() {
+		bits := binary.LittleEndian.Uint32(v.GetTensor().GetTensorContent())
+		found = append(found, point{v.GetTag(), event.GetStep(), math.Float32frombits(bits)})
 	}
 	return found
 }

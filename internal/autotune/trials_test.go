@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -22,6 +19,7 @@ import (
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/tfprocess"
+	"steadyfit/internal/tfproto"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -335,17 +333,17 @@ func textsOf(t *testing.T) *savedmodels.Model {
 		Add("loss", "Mean", mean, "floats", "axis").
 		Add("init", "NoOp", nil).Bytes()
 	require.NoError(t, err)
-	graph := &graph_go_proto.GraphDef{}
+	graph := &tfproto.GraphDef{}
 	require.NoError(t, proto.Unmarshal(def, graph))
-	info := func(op string, d dtype.DType, dims ...int64) map[string]*pb.TensorInfo {
-		return map[string]*pb.TensorInfo{op: {Encoding: &pb.TensorInfo_Name{Name: op + ":0"},
-			Dtype: types_go_proto.DataType(d), TensorShape: graphdef.Shape(dims).GetShape()}}
+	info := func(op string, d dtype.DType, dims ...int64) map[string]*tfproto.TensorInfo {
+		return map[string]*tfproto.TensorInfo{op: {Encoding: &tfproto.TensorInfo_Name{Name: op + ":0"},
+			Dtype: tfproto.DataType(d), TensorShape: graphdef.Shape(dims).GetShape()}}
 	}
-	content, err := proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
-		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
-		SignatureDef: map[string]*pb.SignatureDef{
+	content, err := proto.Marshal(&tfproto.SavedModel{MetaGraphs: []*tfproto.MetaGraphDef{{
+		MetaInfoDef: &tfproto.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
+		SignatureDef: map[string]*tfproto.SignatureDef{
 			"train":                 {Inputs: info("text", dtype.String, -1), Outputs: info("loss", dtype.Float32)},
-			"__saved_model_init_op": {Outputs: map[string]*pb.TensorInfo{"__saved_model_init_op": {Encoding: &pb.TensorInfo_Name{Name: "init"}}}},
+			"__saved_model_init_op": {Outputs: map[string]*tfproto.TensorInfo{"__saved_model_init_op": {Encoding: &tfproto.TensorInfo_Name{Name: "init"}}}},
 		},
 	}}})
 	require.NoError(t, err)

@@ -21,12 +21,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/files"
+	"steadyfit/internal/tfproto"
 	"steadyfit/internal/wire"
 )
 
@@ -95,7 +94,7 @@ func Sum(tensors map[string]Tensor, names []string) string {
 func parse(table []byte) (map[string]Tensor, error) {
 	tensors := map[string]Tensor{}
 	names := 0
-	_, err := scan(table, func(key []byte, entry *pb.BundleEntryProto) error {
+	_, err := scan(table, func(key []byte, entry *tfproto.BundleEntryProto) error {
 		if string(key) == ObjectGraph {
 			return nil
 		}
@@ -115,7 +114,7 @@ func parse(table []byte) (map[string]Tensor, error) {
 // Check compares the sizes of a checkpoint's files with its index, the content of prefix.index. Verify
 // checks the values.
 func Check(prefix string, index []byte) error {
-	ends, err := scan(index, func([]byte, *pb.BundleEntryProto) error { return nil })
+	ends, err := scan(index, func([]byte, *tfproto.BundleEntryProto) error { return nil })
 	if err != nil {
 		return fmt.Errorf("%s.index: %w: %w; copy or write it again", prefix, ErrDamaged, err)
 	}
@@ -147,14 +146,14 @@ func Verify(ctx context.Context, prefix string) error {
 	if err != nil {
 		return err
 	}
-	ends, err := scan(index, func([]byte, *pb.BundleEntryProto) error { return nil })
+	ends, err := scan(index, func([]byte, *tfproto.BundleEntryProto) error { return nil })
 	left := int64(0) // bytes that tensors may have, which do not overlap
 	for _, end := range ends {
 		left += end
 	}
 	if err == nil {
-		_, err = scan(index, func(key []byte, e *pb.BundleEntryProto) error {
-			if e.Size == 0 || e.Dtype == types_go_proto.DataType_DT_STRING || e.Dtype == types_go_proto.DataType_DT_VARIANT {
+		_, err = scan(index, func(key []byte, e *tfproto.BundleEntryProto) error {
+			if e.Size == 0 || e.Dtype == tfproto.DataType_DT_STRING || e.Dtype == tfproto.DataType_DT_VARIANT {
 				return nil
 			}
 			if left -= e.Size; left < 0 {
@@ -177,7 +176,7 @@ func Verify(ctx context.Context, prefix string) error {
 }
 
 // checksum returns the checksum of a tensor's bytes in a data file.
-func checksum(ctx context.Context, path string, e *pb.BundleEntryProto) (uint32, error) {
+func checksum(ctx context.Context, path string, e *tfproto.BundleEntryProto) (uint32, error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
@@ -194,7 +193,7 @@ func checksum(ctx context.Context, path string, e *pb.BundleEntryProto) (uint32,
 const mostShards = 1 << 16
 
 // scan calls each for the entries of an index, and returns the end of the last value in each data file.
-func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error) (ends []int64, err error) {
+func scan(table []byte, each func(key []byte, entry *tfproto.BundleEntryProto) error) (ends []int64, err error) {
 	if len(table) < footerBytes || binary.LittleEndian.Uint64(table[len(table)-8:]) != magic {
 		return nil, errors.New("it has no table footer")
 	}
@@ -220,7 +219,7 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 		end = at.from + at.size
 		return block(table, at, func(key, value []byte) error {
 			if len(key) == 0 {
-				var header pb.BundleHeaderProto
+				var header tfproto.BundleHeaderProto
 				if err := proto.Unmarshal(value, &header); err != nil {
 					return fmt.Errorf("header: %w", err)
 				}
@@ -231,7 +230,7 @@ func scan(table []byte, each func(key []byte, entry *pb.BundleEntryProto) error)
 				ends = make([]int64, n)
 				return nil
 			}
-			var entry pb.BundleEntryProto
+			var entry tfproto.BundleEntryProto
 			if err := proto.Unmarshal(value, &entry); err != nil {
 				return fmt.Errorf("entry of a tensor: %w", err)
 			}

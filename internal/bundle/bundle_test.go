@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/testkit"
+	"steadyfit/internal/tfproto"
 	"steadyfit/internal/wire"
 )
 
@@ -84,7 +84,7 @@ func TestVerify(t *testing.T) {
 	require.NoError(t, err)
 	prefix := filepath.Join(t.TempDir(), "v")
 	require.NoError(t, os.WriteFile(prefix+".index", index, 0o666))
-	_, err = scan(index, func(key []byte, e *pb.BundleEntryProto) error {
+	_, err = scan(index, func(key []byte, e *tfproto.BundleEntryProto) error {
 		if string(key) == ObjectGraph || e.Size == 0 {
 			return nil
 		}

@@ -13,9 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -32,6 +29,7 @@ import (
 	"steadyfit/internal/native"
 	"steadyfit/internal/tflibrary"
 	"steadyfit/internal/tfprocess"
+	"steadyfit/internal/tfproto"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -342,18 +340,18 @@ func holder(t *testing.T) string {
 		Add("add", "AssignAddVariableOp", graphdef.Attrs{"dtype": float}, "variable", "ones")
 	text, err := g.Bytes()
 	require.NoError(t, err)
-	graph := &graph_go_proto.GraphDef{}
+	graph := &tfproto.GraphDef{}
 	require.NoError(t, proto.Unmarshal(text, graph))
-	info := func(op string, dims ...int64) *pb.TensorInfo {
-		return &pb.TensorInfo{Encoding: &pb.TensorInfo_Name{Name: op + ":0"}, Dtype: types_go_proto.DataType_DT_FLOAT,
+	info := func(op string, dims ...int64) *tfproto.TensorInfo {
+		return &tfproto.TensorInfo{Encoding: &tfproto.TensorInfo_Name{Name: op + ":0"}, Dtype: tfproto.DataType_DT_FLOAT,
 			TensorShape: graphdef.Shape(dims).GetShape()}
 	}
-	step := &pb.SignatureDef{Inputs: map[string]*pb.TensorInfo{"x": info("x", -1)},
-		Outputs: map[string]*pb.TensorInfo{"loss": info("loss")}}
-	init := &pb.SignatureDef{Outputs: map[string]*pb.TensorInfo{"__saved_model_init_op": {Encoding: &pb.TensorInfo_Name{Name: "init"}}}}
-	content, err := proto.Marshal(&pb.SavedModel{MetaGraphs: []*pb.MetaGraphDef{{
-		MetaInfoDef: &pb.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
-		SignatureDef: map[string]*pb.SignatureDef{"train": step, "__saved_model_init_op": init},
+	step := &tfproto.SignatureDef{Inputs: map[string]*tfproto.TensorInfo{"x": info("x", -1)},
+		Outputs: map[string]*tfproto.TensorInfo{"loss": info("loss")}}
+	init := &tfproto.SignatureDef{Outputs: map[string]*tfproto.TensorInfo{"__saved_model_init_op": {Encoding: &tfproto.TensorInfo_Name{Name: "init"}}}}
+	content, err := proto.Marshal(&tfproto.SavedModel{MetaGraphs: []*tfproto.MetaGraphDef{{
+		MetaInfoDef: &tfproto.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
+		SignatureDef: map[string]*tfproto.SignatureDef{"train": step, "__saved_model_init_op": init},
 	}}})
 	require.NoError(t, err)
 	dir := t.TempDir()

@@ -7,21 +7,15 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/types_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/versions_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/tfproto"
 )
 
 // Attr is the value of an attribute. Attrs has the attributes of an operation by name.
 type (
-	Attr  = attr_value_go_proto.AttrValue
+	Attr  = tfproto.AttrValue
 	Attrs = map[string]*Attr
 )
 
@@ -30,12 +24,12 @@ const producer = 1395
 
 // Graph collects operations. TensorFlow sets missing attributes to their defaults at import.
 // The zero value is an empty graph.
-type Graph struct{ nodes []*node_def_go_proto.NodeDef }
+type Graph struct{ nodes []*tfproto.NodeDef }
 
 // Add adds an operation. An input is a name such as "x" or "x:1", or "^x" for an operation that
 // must run before.
 func (g *Graph) Add(name, op string, a Attrs, inputs ...string) *Graph {
-	g.nodes = append(g.nodes, &node_def_go_proto.NodeDef{Name: name, Op: op, Input: inputs, Attr: a})
+	g.nodes = append(g.nodes, &tfproto.NodeDef{Name: name, Op: op, Input: inputs, Attr: a})
 	return g
 }
 
@@ -55,26 +49,26 @@ func (g *Graph) Number(name string, n int64) *Graph {
 
 // Texts adds a constant vector of strings.
 func (g *Graph) Texts(name string, values ...string) *Graph {
-	t := &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType_DT_STRING,
+	t := &tfproto.TensorProto{Dtype: tfproto.DataType_DT_STRING,
 		TensorShape: shapeOf([]int64{int64(len(values))})}
 	for _, v := range values {
 		t.StringVal = append(t.StringVal, []byte(v))
 	}
 	return g.Add(name, "Const", Attrs{"dtype": Type(dtype.String),
-		"value": {Value: &attr_value_go_proto.AttrValue_Tensor{Tensor: t}}})
+		"value": {Value: &tfproto.AttrValue_Tensor{Tensor: t}}})
 }
 
 // Nodes returns the operations.
-func (g *Graph) Nodes() []*node_def_go_proto.NodeDef { return g.nodes }
+func (g *Graph) Nodes() []*tfproto.NodeDef { return g.nodes }
 
 // Bytes returns the serialized GraphDef.
 func (g *Graph) Bytes() ([]byte, error) {
-	return proto.Marshal(&graph_go_proto.GraphDef{Node: g.nodes,
-		Versions: &versions_go_proto.VersionDef{Producer: producer}})
+	return proto.Marshal(&tfproto.GraphDef{Node: g.nodes,
+		Versions: &tfproto.VersionDef{Producer: producer}})
 }
 
-func parse(def []byte) (*graph_go_proto.GraphDef, error) {
-	g := &graph_go_proto.GraphDef{}
+func parse(def []byte) (*tfproto.GraphDef, error) {
+	g := &tfproto.GraphDef{}
 	if err := proto.Unmarshal(def, g); err != nil {
 		return nil, fmt.Errorf("the %d bytes are not a valid GraphDef: %w", len(def), err)
 	}
@@ -105,52 +99,52 @@ func Ops(def []byte) ([]Op, error) {
 
 // Constant returns the attributes of a constant; see Graph.Constant.
 func Constant(d dtype.DType, raw []byte, shape ...int64) Attrs {
-	return Attrs{"dtype": Type(d), "value": {Value: &attr_value_go_proto.AttrValue_Tensor{
-		Tensor: &tensor_go_proto.TensorProto{Dtype: types_go_proto.DataType(d), TensorShape: shapeOf(shape),
+	return Attrs{"dtype": Type(d), "value": {Value: &tfproto.AttrValue_Tensor{
+		Tensor: &tfproto.TensorProto{Dtype: tfproto.DataType(d), TensorShape: shapeOf(shape),
 			TensorContent: raw}}}}
 }
 
 // Type, Bool, Int, Text, Shape, AnyShape, Types and Shapes return the value of an attribute. An
 // unknown size in a shape is -1.
 func Type(d dtype.DType) *Attr {
-	return &Attr{Value: &attr_value_go_proto.AttrValue_Type{Type: types_go_proto.DataType(d)}}
+	return &Attr{Value: &tfproto.AttrValue_Type{Type: tfproto.DataType(d)}}
 }
 
-func Bool(b bool) *Attr { return &Attr{Value: &attr_value_go_proto.AttrValue_B{B: b}} }
+func Bool(b bool) *Attr { return &Attr{Value: &tfproto.AttrValue_B{B: b}} }
 
-func Int(n int) *Attr { return &Attr{Value: &attr_value_go_proto.AttrValue_I{I: int64(n)}} }
+func Int(n int) *Attr { return &Attr{Value: &tfproto.AttrValue_I{I: int64(n)}} }
 
-func Text(s string) *Attr { return &Attr{Value: &attr_value_go_proto.AttrValue_S{S: []byte(s)}} }
+func Text(s string) *Attr { return &Attr{Value: &tfproto.AttrValue_S{S: []byte(s)}} }
 
 func Shape(sizes []int64) *Attr {
-	return &Attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: shapeOf(sizes)}}
+	return &Attr{Value: &tfproto.AttrValue_Shape{Shape: shapeOf(sizes)}}
 }
 
 func AnyShape() *Attr {
-	shape := &tensor_shape_go_proto.TensorShapeProto{UnknownRank: true}
-	return &Attr{Value: &attr_value_go_proto.AttrValue_Shape{Shape: shape}}
+	shape := &tfproto.TensorShapeProto{UnknownRank: true}
+	return &Attr{Value: &tfproto.AttrValue_Shape{Shape: shape}}
 }
 
 func Types(ds []dtype.DType) *Attr {
-	l := &attr_value_go_proto.AttrValue_ListValue{}
+	l := &tfproto.AttrValue_ListValue{}
 	for _, d := range ds {
-		l.Type = append(l.Type, types_go_proto.DataType(d))
+		l.Type = append(l.Type, tfproto.DataType(d))
 	}
-	return &Attr{Value: &attr_value_go_proto.AttrValue_List{List: l}}
+	return &Attr{Value: &tfproto.AttrValue_List{List: l}}
 }
 
 func Shapes(shapes [][]int64) *Attr {
-	l := &attr_value_go_proto.AttrValue_ListValue{}
+	l := &tfproto.AttrValue_ListValue{}
 	for _, s := range shapes {
 		l.Shape = append(l.Shape, shapeOf(s))
 	}
-	return &Attr{Value: &attr_value_go_proto.AttrValue_List{List: l}}
+	return &Attr{Value: &tfproto.AttrValue_List{List: l}}
 }
 
-func shapeOf(sizes []int64) *tensor_shape_go_proto.TensorShapeProto {
-	s := &tensor_shape_go_proto.TensorShapeProto{}
+func shapeOf(sizes []int64) *tfproto.TensorShapeProto {
+	s := &tfproto.TensorShapeProto{}
 	for _, d := range sizes {
-		s.Dim = append(s.Dim, &tensor_shape_go_proto.TensorShapeProto_Dim{Size: d})
+		s.Dim = append(s.Dim, &tfproto.TensorShapeProto_Dim{Size: d})
 	}
 	return s
 }

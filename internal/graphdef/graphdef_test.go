@@ -3,16 +3,12 @@ package graphdef_test
 import (
 	"testing"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/op_def_go_proto"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 )
 
 // The names of operations do not change the sum.
@@ -48,23 +44,23 @@ func TestSum(t *testing.T) {
 func TestSumOfFunctions(t *testing.T) {
 	run := func(name string) graphdef.Attrs {
 		return graphdef.Attrs{
-			"f":                 {Value: &attr_value_go_proto.AttrValue_Func{Func: &attr_value_go_proto.NameAttrList{Name: name}}},
+			"f":                 {Value: &tfproto.AttrValue_Func{Func: &tfproto.NameAttrList{Name: name}}},
 			"_gradient_op_type": graphdef.Text("PartitionedCall-" + name),
 		}
 	}
-	node := func(name, op string, a graphdef.Attrs, inputs ...string) *node_def_go_proto.NodeDef {
-		return &node_def_go_proto.NodeDef{Name: name, Op: op, Attr: a, Input: inputs}
+	node := func(name, op string, a graphdef.Attrs, inputs ...string) *tfproto.NodeDef {
+		return &tfproto.NodeDef{Name: name, Op: op, Attr: a, Input: inputs}
 	}
-	function := func(name, argument, ret string, nodes ...*node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
-		return &function_go_proto.FunctionDef{
-			Signature: &op_def_go_proto.OpDef{Name: name, InputArg: []*op_def_go_proto.OpDef_ArgDef{{Name: argument}},
-				OutputArg: []*op_def_go_proto.OpDef_ArgDef{{Name: name + "_out"}}},
+	function := func(name, argument, ret string, nodes ...*tfproto.NodeDef) *tfproto.FunctionDef {
+		return &tfproto.FunctionDef{
+			Signature: &tfproto.OpDef{Name: name, InputArg: []*tfproto.OpDef_ArgDef{{Name: argument}},
+				OutputArg: []*tfproto.OpDef_ArgDef{{Name: name + "_out"}}},
 			NodeDef: nodes, Ret: map[string]string{name + "_out": ret},
 			Attr: graphdef.Attrs{"backward_function_name": graphdef.Text("backward_of_" + name)},
 		}
 	}
-	graph := func(calls []string, functions ...*function_go_proto.FunctionDef) []byte {
-		g := &graph_go_proto.GraphDef{Library: &function_go_proto.FunctionDefLibrary{Function: functions}}
+	graph := func(calls []string, functions ...*tfproto.FunctionDef) []byte {
+		g := &tfproto.GraphDef{Library: &tfproto.FunctionDefLibrary{Function: functions}}
 		g.Node = append(g.Node, node("x", "Placeholder", nil))
 		for _, name := range calls {
 			g.Node = append(g.Node, node("call_"+name, "PartitionedCall", run(name), "x"))
@@ -79,11 +75,11 @@ func TestSumOfFunctions(t *testing.T) {
 		return s
 	}
 	// outer calls the function inner and itself.
-	outer := func(name, inner string) *function_go_proto.FunctionDef {
+	outer := func(name, inner string) *tfproto.FunctionDef {
 		return function(name, "a", "c2:output:0", node("c1", "PartitionedCall", run(inner), "a"),
 			node("c2", "PartitionedCall", run(name), "c1:output:0", "^c1"))
 	}
-	inner := func(name, argument, op string) *function_go_proto.FunctionDef {
+	inner := func(name, argument, op string) *tfproto.FunctionDef {
 		return function(name, argument, "n:y:0", node("n", op, nil, argument))
 	}
 	one := sum(graph([]string{"outer_1", "inner_2"}, outer("outer_1", "inner_2"), inner("inner_2", "a", "Neg")))

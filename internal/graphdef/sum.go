@@ -10,10 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/attr_value_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
 	"google.golang.org/protobuf/proto"
+
+	"steadyfit/internal/tfproto"
 )
 
 // Sum returns a hexadecimal hash of the computation in a serialized GraphDef: the operations in
@@ -25,7 +24,7 @@ func Sum(def []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r := renaming{functions: map[string]*function_go_proto.FunctionDef{}, gradients: map[string]string{},
+	r := renaming{functions: map[string]*tfproto.FunctionDef{}, gradients: map[string]string{},
 		names: map[string]string{}}
 	for _, f := range g.GetLibrary().GetFunction() {
 		r.functions[f.GetSignature().GetName()] = f
@@ -36,7 +35,7 @@ func Sum(def []byte) (string, error) {
 	r.nodes(g.Node, nil)
 	g.Library = nil
 	if len(r.names) > 0 {
-		g.Library = &function_go_proto.FunctionDefLibrary{}
+		g.Library = &tfproto.FunctionDefLibrary{}
 	}
 	for len(r.found) > 0 {
 		f, gradient := r.found[0], ""
@@ -46,7 +45,7 @@ func Sum(def []byte) (string, error) {
 		}
 		r.inside(f)
 		g.Library.Function = append(g.Library.Function, f)
-		g.Library.Gradient = append(g.Library.Gradient, &function_go_proto.GradientDef{GradientFunc: gradient})
+		g.Library.Gradient = append(g.Library.Gradient, &tfproto.GradientDef{GradientFunc: gradient})
 	}
 	g.Versions = nil
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(g)
@@ -59,10 +58,10 @@ func Sum(def []byte) (string, error) {
 
 // renaming replaces the names of functions by numbers in the order of their first use.
 type renaming struct {
-	functions map[string]*function_go_proto.FunctionDef
+	functions map[string]*tfproto.FunctionDef
 	gradients map[string]string
 	names     map[string]string
-	found     []*function_go_proto.FunctionDef
+	found     []*tfproto.FunctionDef
 }
 
 // function returns the new name of a function. The name of an unknown function does not change.
@@ -80,7 +79,7 @@ func (r *renaming) function(name string) string {
 
 // nodes renames operations and returns their new names by old name. names has the new names of
 // the enclosing function's arguments.
-func (r *renaming) nodes(list []*node_def_go_proto.NodeDef, names map[string]string) map[string]string {
+func (r *renaming) nodes(list []*tfproto.NodeDef, names map[string]string) map[string]string {
 	numbers := make(map[string]string, len(list)+len(names))
 	maps.Copy(numbers, names)
 	for i, n := range list {
@@ -121,7 +120,7 @@ func (r *renaming) attributes(attrs Attrs) {
 	}
 }
 
-func (r *renaming) call(f *attr_value_go_proto.NameAttrList) {
+func (r *renaming) call(f *tfproto.NameAttrList) {
 	if f != nil {
 		f.Name = r.function(f.GetName())
 		r.attributes(f.Attr)
@@ -129,7 +128,7 @@ func (r *renaming) call(f *attr_value_go_proto.NameAttrList) {
 }
 
 // inside renames the operations, arguments and results of a function.
-func (r *renaming) inside(f *function_go_proto.FunctionDef) {
+func (r *renaming) inside(f *tfproto.FunctionDef) {
 	s := f.GetSignature()
 	s.Name = r.names[s.GetName()]
 	arguments := make(map[string]string)

@@ -17,7 +17,8 @@ import (
 var layers = [][]string{
 	// Leaves.
 	{"option", "internal/cgroup", "internal/contract", "internal/dtype", "internal/files", "internal/stats",
-		"internal/testkit", "internal/texts", "internal/tflibrary", "internal/tfprocess", "internal/uplot", "internal/wire"},
+		"internal/testkit", "internal/texts", "internal/tflibrary", "internal/tfprocess", "internal/tfproto", "internal/uplot",
+		"internal/wire"},
 	{"internal/bundle", "internal/child", "internal/graphdef", "internal/manifest", "internal/memlayer"},
 	// Public packages that stand beside each other.
 	{"data/...", "gpuopts", "memory", "savedmodels", "supervise", "tfbind"},

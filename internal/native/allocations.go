@@ -5,8 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	stats "github.com/galeone/tensorflow/tensorflow/go/core/framework/step_stats_go_proto"
-
+	"steadyfit/internal/tfproto"
 	"steadyfit/memory"
 )
 
@@ -56,7 +55,7 @@ func Peak(records []Record) (most memory.Bytes, micros int64) {
 	return most, micros
 }
 
-func allocations(node *stats.NodeExecStats, m *stats.AllocatorMemoryUsed) Allocations {
+func allocations(node *tfproto.NodeExecStats, m *tfproto.AllocatorMemoryUsed) Allocations {
 	begin := node.GetAllStartNanos()
 	a := Allocations{
 		Name: node.GetNodeName(), Type: typeOf(node), Allocator: m.GetAllocatorName(),
@@ -75,7 +74,7 @@ func allocations(node *stats.NodeExecStats, m *stats.AllocatorMemoryUsed) Alloca
 }
 
 // typeOf returns the type of an operation. Its label has the form "name = Type(inputs)".
-func typeOf(node *stats.NodeExecStats) string {
+func typeOf(node *tfproto.NodeExecStats) string {
 	_, kind, _ := strings.Cut(node.GetTimelineLabel(), " = ")
 	kind, _, _ = strings.Cut(kind, "(")
 	return kind

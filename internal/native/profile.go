@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
-	stats "github.com/galeone/tensorflow/tensorflow/go/core/framework/step_stats_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
+
+	"steadyfit/internal/tfproto"
 )
 
 // Profiled is a traced execution of one or several train steps.
@@ -70,7 +70,7 @@ func (w *ProfileWriter) Write(p Profiled) error {
 	}
 	w.span(traceEvent{Name: name}, p.Began, p.Ended.Sub(p.Began))
 	for _, metadata := range p.Metadata {
-		var run pb.RunMetadata
+		var run tfproto.RunMetadata
 		if err := proto.Unmarshal(metadata, &run); err != nil {
 			w.err = cmp.Or(w.err, fmt.Errorf("read RunMetadata: %w", err))
 		}
@@ -93,14 +93,14 @@ func (w *ProfileWriter) End() error {
 }
 
 // device writes the operations of a device.
-func (w *ProfileWriter) device(device *stats.DeviceStepStats) {
+func (w *ProfileWriter) device(device *tfproto.DeviceStepStats) {
 	pid, ok := w.devices[device.GetDevice()]
 	if !ok {
 		pid = len(w.devices) + 1
 		w.devices[device.GetDevice()] = pid
 		w.process(pid, device.GetDevice())
 	}
-	nodes := slices.SortedStableFunc(slices.Values(device.GetNodeStats()), func(a, b *stats.NodeExecStats) int {
+	nodes := slices.SortedStableFunc(slices.Values(device.GetNodeStats()), func(a, b *tfproto.NodeExecStats) int {
 		return cmp.Compare(a.GetAllStartNanos()+a.GetOpStartRelNanos(), b.GetAllStartNanos()+b.GetOpStartRelNanos())
 	})
 	for _, node := range nodes {

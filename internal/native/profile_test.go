@@ -8,26 +8,25 @@ import (
 	"testing"
 	"time"
 
-	alloc "github.com/galeone/tensorflow/tensorflow/go/core/framework/step_stats_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/native"
+	"steadyfit/internal/tfproto"
 )
 
 // Write writes each execution to the file at once, so that only one execution is in memory.
 // Operations at the same time are in different rows.
 func TestProfileWriter(t *testing.T) {
-	var nodes []*alloc.NodeExecStats
+	var nodes []*tfproto.NodeExecStats
 	for i := range int64(100) {
-		nodes = append(nodes, &alloc.NodeExecStats{
+		nodes = append(nodes, &tfproto.NodeExecStats{
 			NodeName: strings.Repeat("n", 100), TimelineLabel: "out = MatMul(a, b)",
 			AllStartNanos: 1000 * (i / 2), OpEndRelNanos: 900,
 		})
 	}
-	metadata, err := proto.Marshal(&pb.RunMetadata{StepStats: &alloc.StepStats{DevStats: []*alloc.DeviceStepStats{{Device: "cpu", NodeStats: nodes}}}})
+	metadata, err := proto.Marshal(&tfproto.RunMetadata{StepStats: &tfproto.StepStats{DevStats: []*tfproto.DeviceStepStats{{Device: "cpu", NodeStats: nodes}}}})
 	require.NoError(t, err)
 	var file bytes.Buffer
 	w := native.NewProfileWriter(&file)

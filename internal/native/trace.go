@@ -5,11 +5,10 @@ import (
 	"slices"
 	"strings"
 
-	stats "github.com/galeone/tensorflow/tensorflow/go/core/framework/step_stats_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/tfproto"
 	"steadyfit/memory"
 )
 
@@ -53,7 +52,7 @@ type Trace struct {
 
 // ReadTrace parses the serialized tensorflow.RunMetadata of [steadyfit/tfbind.Step.Trace].
 func ReadTrace(metadata []byte) (Trace, error) {
-	var run pb.RunMetadata
+	var run tfproto.RunMetadata
 	if err := proto.Unmarshal(metadata, &run); err != nil {
 		return Trace{}, fmt.Errorf("read RunMetadata: %w", err)
 	}
@@ -86,7 +85,7 @@ func ReadTrace(metadata []byte) (Trace, error) {
 
 // count adds an operation. Casts have names of the pass (grappler/optimizers/auto_mixed_precision.cc), and
 // recomputed operations the prefix "Recomputed" (grappler/optimizers/memory_optimizer.cc).
-func (t *Trace) count(node *stats.NodeExecStats) {
+func (t *Trace) count(node *tfproto.NodeExecStats) {
 	t.Operations++
 	name := node.GetNodeName()
 	switch {

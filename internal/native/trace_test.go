@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	alloc "github.com/galeone/tensorflow/tensorflow/go/core/framework/step_stats_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -20,6 +18,7 @@ import (
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/native"
 	"steadyfit/internal/tflibrary"
+	"steadyfit/internal/tfproto"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -145,25 +144,25 @@ func TestReadTrace(t *testing.T) {
 }
 
 func TestReadTraceAllocators(t *testing.T) {
-	records := func(pairs ...int64) (r []*alloc.AllocationRecord) {
+	records := func(pairs ...int64) (r []*tfproto.AllocationRecord) {
 		for i := 0; i < len(pairs); i += 2 {
-			r = append(r, &alloc.AllocationRecord{AllocMicros: pairs[i], AllocBytes: pairs[i+1]})
+			r = append(r, &tfproto.AllocationRecord{AllocMicros: pairs[i], AllocBytes: pairs[i+1]})
 		}
 		return r
 	}
-	metadata, err := proto.Marshal(&pb.RunMetadata{StepStats: &alloc.StepStats{DevStats: []*alloc.DeviceStepStats{
-		{NodeStats: []*alloc.NodeExecStats{
+	metadata, err := proto.Marshal(&tfproto.RunMetadata{StepStats: &tfproto.StepStats{DevStats: []*tfproto.DeviceStepStats{
+		{NodeStats: []*tfproto.NodeExecStats{
 			// The operation listed first ended last.
-			{AllStartNanos: 100, AllEndRelNanos: 50, Memory: []*alloc.AllocatorMemoryUsed{
-				{AllocatorName: "pool", TotalBytes: 300, AllocatorBytesInUse: 1000, AllocationRecords: records(7, 300, 9, -300)}}},
-			{AllStartNanos: 110, AllEndRelNanos: 20, Memory: []*alloc.AllocatorMemoryUsed{
-				{AllocatorName: "pool", TotalBytes: 500, AllocatorBytesInUse: 1500,
+			{AllStartNanos: 100, AllEndRelNanos: 50, Memory: []*tfproto.AllocatorMemoryUsed{
+				{AllocatorName: "pool", AllocatorBytesInUse: 1000, AllocationRecords: records(7, 300, 9, -300)}}},
+			{AllStartNanos: 110, AllEndRelNanos: 20, Memory: []*tfproto.AllocatorMemoryUsed{
+				{AllocatorName: "pool", AllocatorBytesInUse: 1500,
 					AllocationRecords: records(5, 400, 7, -400, 8, 100)},
-				{AllocatorName: "plain", TotalBytes: 64, AllocationRecords: records(5, 64)}}},
+				{AllocatorName: "plain", AllocationRecords: records(5, 64)}}},
 			{AllStartNanos: 120},
 		}},
-		{NodeStats: []*alloc.NodeExecStats{
-			{Memory: []*alloc.AllocatorMemoryUsed{{AllocatorName: "pool", TotalBytes: 8}}},
+		{NodeStats: []*tfproto.NodeExecStats{
+			{Memory: []*tfproto.AllocatorMemoryUsed{{AllocatorName: "pool"}}},
 		}},
 	}}})
 	require.NoError(t, err)

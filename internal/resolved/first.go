@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"reflect"
 
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/tfproto"
 	"steadyfit/option"
 )
 
@@ -17,7 +17,7 @@ import (
 // TensorFlow sets up GPUs and threads once, and would ignore other settings or fail. The error joins
 // an *option.Error (gpuopts.ErrTooLate) for each setting that differs.
 func Later(first, config []byte) error {
-	var had, asks pb.ConfigProto
+	var had, asks tfproto.ConfigProto
 	if proto.Unmarshal(first, &had) != nil || proto.Unmarshal(config, &asks) != nil {
 		return nil // TensorFlow reports an invalid message
 	}
@@ -53,7 +53,7 @@ func (s settled) text() string {
 	return fmt.Sprint(s.value)
 }
 
-func processWide(c *pb.ConfigProto) []settled {
+func processWide(c *tfproto.ConfigProto) []settled {
 	const gpus, threads = "its GPUs", "its threads"
 	const fix = "open the session that needs it first, or use another process"
 	gpu := c.GetGpuOptions()

@@ -14,13 +14,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/node_def_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/graphdef"
+	"steadyfit/internal/tfproto"
 	"steadyfit/savedmodels"
 )
 
@@ -42,7 +39,7 @@ func Copy(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	saved := &pb.SavedModel{}
+	saved := &tfproto.SavedModel{}
 	if err := proto.Unmarshal(text, saved); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -68,7 +65,7 @@ func Copy(model *savedmodels.Model, dir string) (*savedmodels.Model, error) {
 
 // mark marks the function that a signature calls through a wrapper, which only sorts inputs and
 // outputs.
-func mark(meta *pb.MetaGraphDef, name string) error {
+func mark(meta *tfproto.MetaGraphDef, name string) error {
 	for _, out := range meta.SignatureDef[name].GetOutputs() {
 		op, _, _ := strings.Cut(out.GetName(), ":")
 		wrapper := nodeOf(meta.GraphDef.GetNode(), op)
@@ -87,7 +84,7 @@ func mark(meta *pb.MetaGraphDef, name string) error {
 	return ErrNoFunction
 }
 
-func nodeOf(nodes []*node_def_go_proto.NodeDef, name string) *node_def_go_proto.NodeDef {
+func nodeOf(nodes []*tfproto.NodeDef, name string) *tfproto.NodeDef {
 	for _, n := range nodes {
 		if n.Name == name {
 			return n
@@ -97,7 +94,7 @@ func nodeOf(nodes []*node_def_go_proto.NodeDef, name string) *node_def_go_proto.
 }
 
 // functionOf returns the function that a node calls, or nil.
-func functionOf(g *graph_go_proto.GraphDef, n *node_def_go_proto.NodeDef) *function_go_proto.FunctionDef {
+func functionOf(g *tfproto.GraphDef, n *tfproto.NodeDef) *tfproto.FunctionDef {
 	if n.Op != "StatefulPartitionedCall" && n.Op != "PartitionedCall" {
 		return nil
 	}

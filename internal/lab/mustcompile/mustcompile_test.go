@@ -9,13 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/function_go_proto"
-	"github.com/galeone/tensorflow/tensorflow/go/core/framework/graph_go_proto"
-	pb "github.com/galeone/tensorflow/tensorflow/go/core/protobuf/for_core_protos_go_proto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"steadyfit/internal/tfproto"
 	"steadyfit/savedmodels"
 )
 
@@ -50,20 +48,20 @@ func marked(t *testing.T, dir string) map[string]string {
 	return functions
 }
 
-func library(t *testing.T, dir string) map[string]*function_go_proto.FunctionDef {
+func library(t *testing.T, dir string) map[string]*tfproto.FunctionDef {
 	t.Helper()
-	all := make(map[string]*function_go_proto.FunctionDef)
+	all := make(map[string]*tfproto.FunctionDef)
 	for _, f := range graphOf(t, dir).GetLibrary().GetFunction() {
 		all[f.GetSignature().GetName()] = f
 	}
 	return all
 }
 
-func graphOf(t *testing.T, dir string) *graph_go_proto.GraphDef {
+func graphOf(t *testing.T, dir string) *tfproto.GraphDef {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "saved_model.pb"))
 	require.NoError(t, err)
-	saved := &pb.SavedModel{}
+	saved := &tfproto.SavedModel{}
 	require.NoError(t, proto.Unmarshal(text, saved))
 	require.Len(t, saved.MetaGraphs, 1)
 	return saved.MetaGraphs[0].GraphDef
