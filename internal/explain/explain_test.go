@@ -255,7 +255,7 @@ func TestUnwrittenWorkspace(t *testing.T) {
 	assert.Contains(t, p.Of[0].Type, "Conv2DBackprop")
 	// Of its 17 MiB, a kernel writes 64 columns of 288 floats for each of 32 samples.
 	assert.Greater(t, p.Of[0].Bytes, 16*memory.MiB)
-	assert.Greater(t, p.Unwritten, p.Bytes/4)
+	assert.Greater(t, p.Unwritten, 4*memory.MiB) // other kernels may have written a part of its pages before
 }
 
 // The large activations of a model are attributed to its layers.
