@@ -141,7 +141,7 @@ func decode(data []byte) (*source, error) {
 		return nil, err
 	}
 	meta := &tfproto.MetaGraphDef{}
-	options := proto.UnmarshalOptions{DiscardUnknown: true, RecursionLimit: maxDepth}
+	options := proto.UnmarshalOptions{RecursionLimit: maxDepth}
 	if err := options.Unmarshal(used, meta); err != nil {
 		return nil, fmt.Errorf("%w: its metagraph is damaged: %w", ErrNotSavedModel, err)
 	}

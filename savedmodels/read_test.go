@@ -11,8 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/testkit"
+	"steadyfit/internal/tfproto"
 )
 
 func TestOpenExplainsWhatIsNoSavedModel(t *testing.T) {
@@ -202,4 +204,16 @@ func FuzzRead(f *testing.F) {
 		_, err = m.MarshalJSON()
 		require.NoError(t, err)
 	})
+}
+
+// Programs made from a decoded graph keep what this module does not know.
+func TestUnknownFieldsOfAGraphAreKept(t *testing.T) {
+	meta := trainer(nil)
+	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 1000, protowire.VarintType), 1)
+	meta.GraphDef.Node[0].ProtoReflect().SetUnknown(unknown)
+	data, err := proto.Marshal(&tfproto.SavedModel{MetaGraphs: []*tfproto.MetaGraphDef{meta}})
+	require.NoError(t, err)
+	src, err := decode(data)
+	require.NoError(t, err)
+	require.Equal(t, unknown, []byte(src.graph.Node[0].ProtoReflect().GetUnknown()))
 }
