@@ -121,12 +121,15 @@ func (t *trace) harmless(b *body, n *node) bool {
 			return d.GetOp() != "Const" || len(value.GetTensorContent()) > 0 || len(values) != 1 || len(values[0]) > 0
 		})
 	case "InitializeTableFromTextFile", "InitializeTableFromTextFileV2":
-		// Loading a model may read a vocabulary from one of the model's assets.
-		return len(file) > 0 && !slices.ContainsFunc(file, func(p place) bool {
-			return p.in != t.g.main || !t.g.asset[p.in.nodes[p.node].def.GetName()]
-		})
+		return len(file) > 0 && !slices.ContainsFunc(file, func(p place) bool { return !t.isAsset(p) })
 	}
 	return false
+}
+
+// isAsset reports whether a value is the path of one of the model's assets.
+func (t *trace) isAsset(p place) bool {
+	n := &p.in.nodes[p.node]
+	return n.def.GetOp() == "ReadVariableOp" && n.ofStrings() && t.g.onlyAssets || p.in == t.g.main && t.g.assets[p.edge]
 }
 
 func where(b *body, n *node) string {

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,8 +25,11 @@ type graph struct {
 	// them in place of another.
 	alternatives map[string][]*body
 	vars         []*variable
-	// asset has the nodes of the main graph that hold the path of an asset file.
-	asset map[string]bool
+	// assets has the placeholders of the main graph that TensorFlow sets to paths of the model's assets
+	// while it loads the model.
+	assets map[edge]bool
+	// onlyAssets reports whether variables of strings have no other values than paths of assets.
+	onlyAssets bool
 	// work counts the steps of following values.
 	work int
 }
@@ -98,7 +102,7 @@ type variable struct {
 }
 
 func newGraph(def *tfproto.GraphDef) *graph {
-	g := &graph{main: &body{}, funcs: map[string]*body{}, alternatives: map[string][]*body{}, asset: map[string]bool{}}
+	g := &graph{main: &body{}, funcs: map[string]*body{}, alternatives: map[string][]*body{}, assets: map[edge]bool{}}
 	defs := map[string]*tfproto.FunctionDef{}
 	for _, f := range def.GetLibrary().GetFunction() {
 		name := f.GetSignature().GetName()
@@ -248,6 +252,39 @@ func (g *graph) callsOf(d *tfproto.NodeDef) []call {
 		}
 	}
 	return calls
+}
+
+// findAssets finds the paths of the model's assets. TensorFlow 2 assigns each path to a variable. Any
+// other assignment to a variable of strings anywhere may be to the same variable, by another handle.
+func (g *graph) findAssets(assets []*tfproto.AssetFileDef) {
+	for _, a := range assets {
+		e := g.main.edge(a.GetTensorInfo().GetName(), nil)
+		if e != nowhere && g.main.nodes[e.node].def.GetOp() == "Placeholder" && filepath.IsLocal(a.GetFilename()) {
+			g.assets[e] = true
+		}
+	}
+	g.onlyAssets = true
+	for _, b := range append(slices.Collect(maps.Values(g.funcs)), g.main) {
+		for i := range b.nodes {
+			n := &b.nodes[i]
+			if op := n.def.GetOp(); !strings.HasPrefix(op, "Assign") && !strings.HasPrefix(op, "Resource") || !n.ofStrings() {
+				continue
+			}
+			if n.def.GetOp() != "AssignVariableOp" || b != g.main || len(n.inputs) < 2 || !g.assets[n.inputs[1]] {
+				g.onlyAssets = false
+			}
+		}
+	}
+}
+
+// ofStrings reports whether an attribute of the node is the type string.
+func (n *node) ofStrings() bool {
+	for _, a := range n.def.GetAttr() {
+		if a.GetType() == tfproto.DataType_DT_STRING {
+			return true
+		}
+	}
+	return false
 }
 
 // nodeOf returns the index of a node in the main graph, by the name of the node or of one of

@@ -2,7 +2,10 @@ package savedmodels
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -152,22 +155,74 @@ func TestCacheInFile(t *testing.T) {
 	}
 }
 
+// A vocabulary may be read from an asset of the model, whose path arrives directly or through a variable.
 func TestVocabularyAssets(t *testing.T) {
+	type nodes = []*tfproto.NodeDef
+	ofText := attrs{"dtype": {Value: &tfproto.AttrValue_Type{Type: tfproto.DataType_DT_STRING}}}
+	assign := func(name, value string) *tfproto.NodeDef {
+		return nodeDef(name, "AssignVariableOp", []string{"path", value}, ofText)
+	}
+	stored := nodes{nodeDef("value", "ReadVariableOp", []string{"path", "^store"}, ofText), assign("store", "vocabulary")}
+	elsewhere := nodeDef("c", "Const", nil, attrs{"value": constant("/etc/passwd")})
+	same := def("same", []string{"s"}, []string{"s"})
+	call := func(op, input string, a attrs) nodes { return nodes{nodeDef("call", op, []string{input, input}, a)} }
 	for name, c := range map[string]struct {
-		asset string
-		found bool
-	}{"asset": {"vocabulary:0", false}, "another file": {"elsewhere:0", true}} {
+		asset string // the value that TensorFlow sets
+		file  string // the value that is the path of the table
+		nodes nodes
+		funcs []*tfproto.FunctionDef
+		train bool   // the table is filled in a step instead of at load
+		path  string // of the asset; default vocabulary.txt
+		safe  bool
+	}{
+		"asset":             {asset: "vocabulary:0", file: "vocabulary", safe: true},
+		"another file":      {asset: "vocabulary:0", file: "elsewhere"},
+		"outside of assets": {asset: "vocabulary:0", file: "vocabulary", path: "../../passwd"},
+		"another result":    {asset: "vocabulary:1", file: "vocabulary"},
+		// TensorFlow sets the value only while it loads the model.
+		"constant":           {asset: "elsewhere:0", file: "elsewhere"},
+		"variable":           {asset: "vocabulary:0", file: "value", nodes: stored, safe: true},
+		"variable in a step": {asset: "vocabulary:0", file: "value", nodes: stored, train: true, safe: true},
+		"another value": {asset: "vocabulary:0", file: "value",
+			nodes: append(slices.Clone(stored), assign("again", "elsewhere"))},
+		"another handle": {asset: "vocabulary:0", file: "value", nodes: stored, funcs: []*tfproto.FunctionDef{
+			def("unused", []string{"r", "s"}, nil, nodeDef("a", "AssignVariableOp", []string{"r", "s"}, ofText))}},
+		"changed by a loop": {asset: "vocabulary:0", file: "vocabulary",
+			nodes: call("While", "vocabulary", attrs{"cond": function("same"), "body": function("body")}),
+			funcs: []*tfproto.FunctionDef{same, def("body", []string{"s"}, []string{"c:output:0"}, elsewhere,
+				nodeDef("init", "InitializeTableFromTextFileV2", []string{"s", "s"}, nil))}},
+		"first value of a loop": {asset: "vocabulary:0", file: "call",
+			nodes: append(call("ReduceDataset", "elsewhere", attrs{"f": function("f")}), stored...),
+			funcs: []*tfproto.FunctionDef{def("f", []string{"r"}, []string{"v:value:0"},
+				nodeDef("v", "ReadVariableOp", []string{"r"}, ofText))}},
+		"result of a function": {asset: "vocabulary:0", file: "call",
+			nodes: call("PartitionedCall", "vocabulary", attrs{"f": function("f")}),
+			funcs: []*tfproto.FunctionDef{def("f", []string{"s"}, []string{"c:output:0"}, elsewhere)}},
+		"argument of a function": {asset: "vocabulary:0", file: "call",
+			nodes: call("PartitionedCall", "vocabulary", attrs{"f": function("same")}),
+			funcs: []*tfproto.FunctionDef{same}, safe: true},
+	} {
 		t.Run(name, func(t *testing.T) {
-			meta := trainer(nil)
-			meta.GraphDef.Node = append(meta.GraphDef.Node,
-				nodeDef("vocabulary", "Const", nil, attrs{"value": constant("vocabulary.txt")}),
+			table := nodeDef("init", "InitializeTableFromTextFileV2", []string{"table", c.file}, nil)
+			for _, n := range c.nodes {
+				table.Input = append(table.Input, "^"+n.Name)
+			}
+			var extra nodes
+			if c.train {
+				extra = nodes{table}
+			}
+			meta := trainer(c.funcs, extra...)
+			meta.GraphDef.Node = append(append(meta.GraphDef.Node, nodeDef("vocabulary", "Placeholder", nil, nil),
 				nodeDef("elsewhere", "Const", nil, attrs{"value": constant("/etc/passwd")}),
-				nodeDef("table", "HashTableV2", nil, nil),
-				nodeDef("init", "InitializeTableFromTextFileV2", []string{"table", "vocabulary"}, nil))
-			meta.SignatureDef[initSignature] = &tfproto.SignatureDef{Outputs: infos{initSignature: info("init", 0)}}
+				nodeDef("path", "VarHandleOp", nil, attrs{"shared_name": text("path")}),
+				nodeDef("table", "HashTableV2", nil, nil)), c.nodes...)
+			if !c.train {
+				meta.GraphDef.Node = append(meta.GraphDef.Node, table)
+				meta.SignatureDef[initSignature] = &tfproto.SignatureDef{Outputs: infos{initSignature: info("init", 0)}}
+			}
 			meta.AssetFileDef = []*tfproto.AssetFileDef{{TensorInfo: info(c.asset, tfproto.DataType_DT_STRING),
-				Filename: "vocabulary.txt"}}
-			require.Equal(t, c.found, checked(read(t, meta), CheckOptions{}) != nil)
+				Filename: cmp.Or(c.path, "vocabulary.txt")}}
+			require.NotEqual(t, c.safe, errors.Is(checked(read(t, meta), CheckOptions{}), ErrUnsafeOps))
 		})
 	}
 }

@@ -290,11 +290,7 @@ func tensors(infos map[string]*tfproto.TensorInfo) []Tensor {
 
 // gather finds the facts of every part of the graph that can run.
 func (m *Model) gather(src *source, g *graph) {
-	for _, a := range src.meta.GetAssetFileDef() {
-		if i := g.nodeOf(a.GetTensorInfo().GetName()); i >= 0 {
-			g.asset[g.main.nodes[i].def.GetName()] = true
-		}
-	}
+	g.findAssets(src.meta.GetAssetFileDef())
 	k := &m.known
 	*k = knowledge{vars: g.vars, signature: map[string]facts{}, missing: map[string]bool{}}
 	for _, s := range m.Signatures {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -145,4 +146,57 @@ func TestModelsOfOthersTrain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Vocabularies in files are assets of the model. The trained model has copies of them and trains, too.
+//
+//lane:run onednn
+func TestVocabulariesInFilesTrain(t *testing.T) {
+	dir := t.TempDir()
+	scripts, err := filepath.Abs("../../scripts")
+	require.NoError(t, err)
+	runPython(t, "-c", `
+import os, pathlib, sys
+os.chdir(sys.argv[1])
+sys.path.insert(0, sys.argv[2])
+import export, keras, tensorflow as tf
+pathlib.Path("words.txt").write_text("cat\ndog\n")
+pathlib.Path("colors.txt").write_text("red\ngreen\n")
+pathlib.Path("codes.txt").write_text("5\n6\n")
+words = keras.Input((), dtype="string", name="words")
+color = keras.Input((1,), dtype="string", name="color")
+code = keras.Input((1,), dtype="int64", name="code")
+parts = [
+    keras.layers.TextVectorization(vocabulary="words.txt", output_mode="count")(words),
+    keras.layers.StringLookup(vocabulary="colors.txt", output_mode="one_hot")(color),
+    keras.layers.IntegerLookup(vocabulary="codes.txt", output_mode="one_hot")(code),
+]
+x = keras.layers.Concatenate()([keras.ops.cast(p, "float32") for p in parts])
+model = keras.Model([words, color, code], keras.layers.Dense(2)(x))
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+export.export(model, "model", optimizer=keras.optimizers.SGD(0.5), loss=loss)
+for name in ("words", "colors", "codes"):
+    os.remove(name + ".txt")
+`, dir, scripts)
+	table := filepath.Join(dir, "train.csv")
+	require.NoError(t, os.WriteFile(table, []byte("words,color,code,y\na cat,red,5,0\nDog dog,green,6,1\n"), 0o644))
+	model, losses := filepath.Join(dir, "model"), []float64{math.Inf(1)}
+	for _, out := range []string{"once", "twice"} {
+		history := filepath.Join(dir, out+".jsonl")
+		steadyfit(t, "fit", "--model", model, "--data", table, "--label", "y", "--batch", "2", "--epochs", "3", "--history",
+			history, "--out", filepath.Join(dir, out))
+		for _, name := range []string{"words.txt", "colors.txt", "codes.txt"} {
+			assert.FileExists(t, filepath.Join(dir, out, "assets", name))
+		}
+		text, err := os.ReadFile(history)
+		require.NoError(t, err)
+		for _, found := range regexp.MustCompile(`"loss":([0-9.e-]+)`).FindAllStringSubmatch(string(text), -1) {
+			loss, err := strconv.ParseFloat(found[1], 64)
+			require.NoError(t, err)
+			assert.Less(t, loss, losses[len(losses)-1], "the words tell the two samples apart")
+			losses = append(losses, loss)
+		}
+		model = filepath.Join(dir, out)
+	}
+	require.Len(t, losses, 1+3+3)
 }

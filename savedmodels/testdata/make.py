@@ -16,6 +16,7 @@ import io
 import os
 import re
 import shutil
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -334,6 +335,44 @@ class WeightsOnly(OnDevice):
     saves_slots = False
 
 
+class Vocabulary(Linear):
+    """Looks words up in two tables with vocabularies in files."""
+
+    def __init__(self):
+        super().__init__()
+        with open("words.txt", "w") as f:
+            f.write("cat\ndog\n")
+        with open("colors.txt", "w") as f:
+            f.write("red\ngreen\n")
+        self.tables = [self.table("words.txt"), self.table("colors.txt")]
+
+    initializer = tf.lookup.TextFileInitializer
+
+    def table(self, file):
+        field = tf.lookup.TextFileIndex
+        rows = self.initializer(file, tf.string, field.WHOLE_LINE, tf.int64, field.LINE_NUMBER)
+        return tf.lookup.StaticHashTable(rows, -1)
+
+    @tf.function(input_signature=[
+        spec([None], "word", tf.string), spec([None], "color", tf.string), spec([None, 1], "y")])
+    def train(self, word, color, y):
+        columns = [self.tables[0].lookup(word), self.tables[1].lookup(color)]
+        x = tf.cast(tf.stack([*columns, tf.zeros_like(columns[0])], 1), F32)
+        return self.step(x, y)
+
+
+class ConstantPath(tf.lookup.TextFileInitializer):
+    """Reads another file than its asset."""
+
+    def initialize(self, table):
+        tf.raw_ops.InitializeTableFromTextFileV2(
+            table_handle=table.resource_handle, filename="/etc/passwd", key_index=-2, value_index=-1)
+
+
+class ForeignVocabulary(Vocabulary):
+    initializer = ConstantPath
+
+
 class PredictOnly(Linear):
     @tf.function(input_signature=[spec([None, 3], "x")])
     def serving_default(self, x):
@@ -347,7 +386,7 @@ MODELS = {
     "good": Good, "reserved": Reserved, "badreserved": BadReserved, "trap": KerasTrap,
     "keras": KerasTracked, "unsafe": Unsafe, "oddinputs": OddInputs, "half": Half,
     "twoinputs": TwoInputs, "batchhash": BatchHash, "ondevice": OnDevice, "weightsonly": WeightsOnly,
-    "predictonly": PredictOnly,
+    "predictonly": PredictOnly, "vocabulary": Vocabulary, "foreign": ForeignVocabulary,
 }
 
 # Models without functions, as TensorFlow 1 wrote them: {name: (resource
@@ -439,9 +478,9 @@ def export(name, out):
         f.write(shown(path))
     with open(path + ".step", "w") as f:
         f.write(step + "\n")
-    for extra in ("fingerprint.pb", "assets"):
-        p = os.path.join(path, extra)
-        shutil.rmtree(p) if os.path.isdir(p) else os.path.exists(p) and os.remove(p)
+    for extra, remove in (("fingerprint.pb", os.remove), ("assets", os.rmdir)):
+        with contextlib.suppress(OSError):  # vocabularies are assets
+            remove(os.path.join(path, extra))
     print(name, os.path.getsize(os.path.join(path, "saved_model.pb")), step)
 
 
@@ -450,5 +489,8 @@ if __name__ == "__main__":
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)))
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
-    for name in args.names or [*MODELS, *FLAT]:
-        export(name, args.out)
+    out = os.path.abspath(args.out)
+    with tempfile.TemporaryDirectory() as files:
+        os.chdir(files)  # the names of vocabularies are in the models
+        for name in args.names or [*MODELS, *FLAT]:
+            export(name, out)
