@@ -131,8 +131,8 @@ func TestOddArrow(t *testing.T) {
 	require.Equal(t, []string{"short", "a text of more than 12 bytes"}, f["view"].Values)
 	require.NoError(t, m.Close())
 
-	// A list with a null is left out if it is not one of Features, as if its name were in Ignore.
-	m, err = Open(path, Options{CSV: CSVOptions{Inputs: denseInputs, Features: []string{"x", "numbers"}}})
+	// A list with a null is left out if it feeds no input, as if its name were in Ignore.
+	m, err = Open(path, Options{CSV: CSVOptions{InputsOnly: true, Inputs: columnInputs("x", "numbers")}})
 	require.NoError(t, err)
 	require.Equal(t, path+": 2 samples; x float32 [2]", describe(m))
 	require.ElementsMatch(t, append(slices.Clone(all), "flags", "large", "view"), m.LeftOut())

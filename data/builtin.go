@@ -5,7 +5,6 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
-	"strings"
 
 	"steadyfit/internal/contract"
 )
@@ -26,23 +25,13 @@ func Builtin(name string) (train, test *InMemory, err error) {
 	return train, test, nil
 }
 
-func builtinNames() []string {
-	// Glob cannot fail: the pattern is valid and the folder is embedded.
-	files, _ := fs.Glob(builtins, "builtin/*-train.npz")
-	var names []string
-	for _, f := range files {
-		names = append(names, strings.TrimSuffix(strings.TrimPrefix(f, "builtin/"), "-train.npz"))
-	}
-	return names
-}
-
 func openBuiltin(name, split string, l *limit) (*InMemory, error) {
 	if split == "" {
 		split = "train"
 	}
 	raw, err := builtins.ReadFile("builtin/" + name + "-" + split + ".npz")
 	if err != nil {
-		return nil, fmt.Errorf("no builtin dataset %q; the names are %q: %w", name, builtinNames(), fs.ErrNotExist)
+		return nil, fmt.Errorf("no builtin dataset %q; the only one is digits: %w", name, fs.ErrNotExist)
 	}
 	return readNPZ(contract.BuiltinPrefix+name+"-"+split, bytes.NewReader(raw), int64(len(raw)), Options{}, l, nil)
 }

@@ -9,35 +9,18 @@ import (
 	"steadyfit/option"
 )
 
-// exact reports whether an input takes numbers that float32 may not represent.
-func (o *CSVOptions) exact() bool {
-	return slices.ContainsFunc(o.Inputs, func(in FieldSpec) bool {
-		kind := dtype.ByName(in.Type)
-		if kind == nil {
-			return false
-		}
-		return kind == dtype.For[float64]() || kind.Kind != dtype.FloatKind && kind.Kind != dtype.BoolKind &&
-			kind.Kind != dtype.StringKind
-	})
-}
-
-// integers reports whether the input that a field feeds, which is the only one or has its name, takes integers.
-func (o *CSVOptions) integers(field string) bool {
-	in := o.input(field)
-	if in == nil && len(o.Inputs) == 1 {
-		in = &o.Inputs[0]
-	}
-	if in == nil {
+// is reports whether an input takes values of one of the kinds.
+func (f *FieldSpec) is(kinds ...dtype.Kind) bool {
+	if f == nil {
 		return false
 	}
-	kind := dtype.ByName(in.Type)
-	return kind != nil && (kind.Kind == dtype.IntKind || kind.Kind == dtype.UintKind)
+	kind := dtype.ByName(f.Type)
+	return kind != nil && slices.Contains(kinds, kind.Kind)
 }
 
 // keeps reports whether a column is kept and is not an input.
 func (o *CSVOptions) keeps(column string) bool {
-	isInput := slices.Contains(o.Features, column) || o.feedsByName() && o.input(column) != nil
-	return slices.Contains(o.Keep, column) && !isInput
+	return slices.Contains(o.Keep, column) && o.input(column) == nil
 }
 
 // only reports whether the model has one input, which is of a type.
@@ -45,48 +28,20 @@ func (o *CSVOptions) only(kind *dtype.Type) bool {
 	return len(o.Inputs) == 1 && o.Inputs[0].Type == kind.Name
 }
 
-// input returns the input that a column with a name of its own feeds; nil if there is none.
+// input returns the input that lists a column or has its name; nil if there is none.
 func (o *CSVOptions) input(column string) *FieldSpec {
 	for i, in := range o.Inputs {
-		if in.Name == column || slices.Contains(in.Columns, column) {
+		if slices.Contains(in.Columns, column) || in.Columns == nil && in.Name == column {
 			return &o.Inputs[i]
 		}
 	}
 	return nil
 }
 
-// takes reports whether a column feeds an input of a type by its name.
+// takes reports whether a column feeds an input of a type.
 func (o *CSVOptions) takes(column string, kind *dtype.Type) bool {
 	in := o.input(column)
-	return o.feedsByName() && in != nil && in.Type == kind.Name
-}
-
-// feedsByName reports whether columns feed the inputs with their names.
-func (o *CSVOptions) feedsByName() bool {
-	grouped := func(in FieldSpec) bool { return in.Columns != nil }
-	several := func(in FieldSpec) bool { return len(in.Shape) > 0 }
-	return slices.ContainsFunc(o.Inputs, grouped) ||
-		(len(o.Inputs) > 1 || o.only(dtype.For[string]())) && !slices.ContainsFunc(o.Inputs, several)
-}
-
-// joins reports whether columns with one value per row become the rows of x. Those of a CSV file always do,
-// unless there are several inputs.
-func (o *CSVOptions) joins(names []string) bool {
-	if o.flat {
-		return len(o.Inputs) <= 1
-	}
-	if len(o.Inputs) != 1 || o.feedsByName() {
-		return false
-	}
-	in := o.Inputs[0]
-	return (len(in.Shape) == 1 || !slices.Contains(names, in.Name)) &&
-		(len(o.Features) == 0 || slices.ContainsFunc(o.Features,
-			func(name string) bool { return slices.Contains(names, name) }))
-}
-
-// selects reports whether Features determines the columns of x.
-func (o *CSVOptions) selects(names []string) bool {
-	return len(names) > 0 && len(o.Features) > 0 && !o.feedsByName() && o.joins(names)
+	return o.only(kind) || in != nil && in.Type == kind.Name
 }
 
 // positions returns the index of each name.
@@ -98,29 +53,27 @@ func positions(names []string) map[string]int {
 	return at
 }
 
-// leaveOut returns the columns of a table that are not read: those in Options.Ignore and, if Features
-// determines the columns of x, those that are not in Features. label is the name of the label.
-func (o *CSVOptions) leaveOut(names []string, label string) (out []string, err error) {
-	selects, wanted, found := o.selects(names), positions(o.Features), positions(names)
+// leaveOut returns the columns of a table that are not read: those in Options.Ignore and, with InputsOnly, those that
+// feed no input. label is the name of the label.
+func (o *CSVOptions) leaveOut(names []string, label string) (out []string) {
+	wanted := map[string]bool{sampleWeight: true}
+	for _, in := range o.Inputs {
+		wanted[in.Name] = wanted[in.Name] || in.Columns == nil
+		for _, name := range in.Columns {
+			wanted[name] = true
+		}
+	}
 	for _, name := range names {
-		_, isWanted := wanted[name]
-		isUnwanted := selects && name != sampleWeight && !isWanted && !slices.Contains(o.Keep, name)
+		isUnwanted := o.InputsOnly && !wanted[name] && !slices.Contains(o.Keep, name)
 		within := slices.IndexFunc(o.ignore, func(all string) bool { return strings.HasPrefix(name, all+".") })
 		if name != label && (slices.Contains(o.ignore, name) || within >= 0 || isUnwanted) {
 			out = append(out, name)
-			delete(found, name)
 		}
 		if within >= 0 && !slices.Contains(out, o.ignore[within]) {
 			out = append(out, o.ignore[within]) // a struct, whose values are columns
 		}
 	}
-	for _, name := range o.Features {
-		if _, ok := found[name]; selects && (!ok || name == label || name == sampleWeight) {
-			return nil, fmt.Errorf("no column %q, which the model was trained with: add it, or rename a column to it: %w", name,
-				ErrFormat)
-		}
-	}
-	return out, nil
+	return out
 }
 
 // tableColumns are the columns of a table without the label, the weights and those that are left out.
@@ -133,113 +86,156 @@ type tableColumns struct {
 // tableInput is a field that columns of a table become.
 type tableInput struct {
 	name    string
+	of      *FieldSpec  // the input; nil if it feeds none
 	columns []int       // indexes in tableColumns, in the order of the values
 	joined  bool        // whether a sample is a row with a value of each column
-	only    bool        // whether the only column got the name x
 	kind    *dtype.Type // string, bool, or float32 for any numbers; nil if the values decide
 }
 
 // layOut decides which columns become which field.
 func (o *CSVOptions) layOut(t tableColumns) (fields []tableInput, err error) {
-	own := func(at int) tableInput { return tableInput{name: t.names[at], columns: []int{at}} }
-	byName := !t.unnamed && o.feedsByName() && !o.Schema.allTexts()
-	if byName {
-		if byName, err = o.findInputs(t.names); err != nil {
+	var assigned [][]int
+	all := make([]int, len(t.names))
+	for i := range all {
+		all[i] = i
+	}
+	plain := o.flat && (t.unnamed || len(o.Inputs) == 0) // all columns are those of x
+	switch {
+	case len(all) == 0 && len(o.Inputs) == 0 || o.Schema.allTexts():
+	case t.unnamed && len(o.Inputs) > 1:
+		return nil, fmt.Errorf("the file has no header, and the inputs of the model take columns by their names: add a "+
+			"line with the names: %w", ErrFormat)
+	case plain, len(o.Inputs) == 0 && len(all) == 1:
+		assigned = [][]int{all}
+	default:
+		if assigned, err = o.assign(t); err != nil {
 			return nil, err
 		}
 	}
-	joins := t.single && o.joins(t.names) && (o.flat || len(t.names) > 1 || o.selects(t.names))
-	switch {
-	case byName:
-		return o.inputsByName(t), nil
-	case o.Schema.allTexts() || !joins && len(t.names) > 1 && !t.unnamed:
-		for i := range t.names {
-			fields = append(fields, own(i))
+	used := make([]bool, len(t.names))
+	for i, columns := range assigned {
+		if columns != nil {
+			fields = append(fields, o.field(t, i, columns))
 		}
-	case len(t.names) == 1 && !joins:
-		x := own(0)
-		x.name, x.only = "x", true
-		fields = append(fields, x)
-	case len(t.names) > 0:
-		fields = append(fields, o.row(t.names))
+		for _, at := range columns {
+			used[at] = true
+		}
+	}
+	for i, name := range t.names {
+		if used[i] {
+			continue
+		}
+		f := tableInput{name: name, columns: []int{i}}
+		if o.flat && !o.Schema.allTexts() {
+			f.kind = dtype.For[string]()
+		}
+		fields = append(fields, f)
 	}
 	return fields, nil
 }
 
-// row returns the field x, whose samples are rows of values.
-func (o *CSVOptions) row(names []string) tableInput {
-	x := tableInput{name: "x", joined: true, kind: dtype.For[float32]()}
-	for _, kind := range []*dtype.Type{dtype.For[string](), dtype.For[bool]()} {
-		if o.only(kind) {
-			x.kind = kind
-		}
+// field returns the field of the columns of an input. The name is that of the input or, if the only input takes columns
+// with other names, x.
+func (o *CSVOptions) field(t tableColumns, input int, columns []int) tableInput {
+	f := tableInput{name: "x", columns: columns, joined: len(columns) > 1}
+	if input < len(o.Inputs) {
+		f.of = &o.Inputs[input]
 	}
-	if o.selects(names) {
-		at := positions(names)
-		for _, name := range o.Features {
-			x.columns = append(x.columns, at[name])
-		}
-		return x
+	byName := len(o.Inputs) > 1 || f.of != nil && !f.joined && t.names[columns[0]] == f.of.Name &&
+		(!o.flat || f.of.is(dtype.StringKind))
+	if byName {
+		f.name = f.of.Name
 	}
-	for i := range names {
-		x.columns = append(x.columns, i)
+	f.joined = f.joined || o.flat && !byName
+	switch {
+	case !f.joined && (!byName || len(f.of.Shape) > 0):
+	case f.of.is(dtype.StringKind, dtype.BoolKind):
+		f.kind = dtype.ByName(f.of.Type)
+	default:
+		f.kind = dtype.For[float32]()
 	}
-	return x
+	return f
 }
 
-// findInputs reports whether the columns feed the inputs with their names. A single column feeds a single
-// input with any name.
-func (o *CSVOptions) findInputs(names []string) (bool, error) {
-	for _, in := range o.Inputs {
-		for _, column := range in.columns() {
-			switch {
-			case slices.Contains(names, column):
-			case max(len(names), len(o.Inputs)) <= 1 && in.Columns == nil:
-				return false, nil
-			case column == o.Label:
-				return false, option.Errorf("column %q is an input of the model and cannot also be the label: choose another "+
-					"column as the label ({CSVOptions.Label}): %w", column, ErrFormat)
-			default:
-				return false, fmt.Errorf("no column %q, which is an input of the model: add it, or rename a column to it: %w",
-					column, ErrFormat)
-			}
+// assignment has the columns that each input takes, and those that are free.
+type assignment struct {
+	*CSVOptions
+	tableColumns
+	free    map[string]int
+	columns [][]int
+	err     error
+}
+
+// take gives an input columns that are free.
+func (a *assignment) take(input int, names ...string) {
+	for _, name := range names {
+		at, ok := a.free[name]
+		delete(a.free, name)
+		a.columns[input] = append(a.columns[input], at)
+		switch {
+		case ok || a.err != nil:
+		case name == a.Label:
+			a.err = option.Errorf("column %q is an input of the model and cannot also be the label: choose another column as "+
+				"the label ({CSVOptions.Label}): %w", name, ErrFormat)
+		default:
+			a.err = option.Errorf("no column %q, which input %s of the model takes: add it, or name the columns of the input "+
+				"({CSVOptions.Inputs %[2]s=COLUMN,...}): %[3]w", name, a.Inputs[input].Name, ErrFormat)
 		}
 	}
-	return true, nil
 }
 
-// columns returns the columns that feed an input.
-func (f FieldSpec) columns() []string {
-	if f.Columns != nil {
-		return f.Columns
+// rest returns the free columns whose names begin with a text.
+func (a *assignment) rest(prefix string) (names []string) {
+	for _, name := range a.names {
+		if _, ok := a.free[name]; ok && strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
 	}
-	return []string{f.Name}
+	return names
 }
 
-// inputsByName returns a field for each input, and one for each column that feeds none.
-func (o *CSVOptions) inputsByName(t tableColumns) (fields []tableInput) {
-	at := positions(t.names)
-	for i, name := range t.names {
-		in := o.input(name)
-		if in == nil {
-			f := tableInput{name: name, columns: []int{i}}
-			if o.flat {
-				f.kind = dtype.For[string]()
-			}
-			fields = append(fields, f)
+// assign returns the columns of each input: those in FieldSpec.Columns, or the one with its name, or those whose names
+// begin with its name, one for each value. The last input without columns may take all others. If the only input takes
+// none of several columns, each becomes a field.
+func (o *CSVOptions) assign(t tableColumns) ([][]int, error) {
+	a := &assignment{o, t, positions(t.names), make([][]int, len(o.Inputs)), nil}
+	one := len(o.Inputs) == 1
+	for i, in := range o.Inputs {
+		_, named := a.free[in.Name]
+		isRow := one && t.single && (len(in.Shape) == 1 || o.flat && !in.is(dtype.StringKind))
+		if in.Columns != nil {
+			a.take(i, in.Columns...)
+		} else if named && !isRow {
+			a.take(i, in.Name)
+		}
+	}
+	var left []int
+	for i, in := range o.Inputs {
+		if a.columns[i] != nil {
 			continue
 		}
-		if name != in.columns()[0] { // the first column of an input stands for all of them
-			continue
+		if len(in.Shape) == 1 && t.single {
+			if group := a.rest(in.Name); len(group) == in.Shape[0] {
+				a.take(i, group...)
+				continue
+			}
 		}
-		f := tableInput{name: in.Name, joined: in.Columns != nil, kind: dtype.For[float32]()}
-		if kind := dtype.ByName(in.Type); kind != nil && (kind.Kind == dtype.StringKind || kind.Kind == dtype.BoolKind) {
-			f.kind = kind
-		}
-		for _, column := range in.columns() {
-			f.columns = append(f.columns, at[column])
-		}
-		fields = append(fields, f)
+		left = append(left, i)
 	}
-	return fields
+	if len(left) > 0 {
+		a.fill(left, one)
+	}
+	return a.columns, a.err
+}
+
+// fill gives the columns that remain to the only input without columns.
+func (a *assignment) fill(left []int, one bool) {
+	in, others := &a.Inputs[left[0]], a.rest("")
+	isText := in.is(dtype.StringKind)
+	isRow := a.single && (len(in.Shape) == 1 || one && !isText)
+	if len(left) == 1 && len(others) > 0 && (isRow || one && len(others) == 1) {
+		a.take(left[0], others...)
+	} else if !one || isText {
+		a.take(left[0], in.Name)
+	}
 }

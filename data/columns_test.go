@@ -53,7 +53,7 @@ func TestColumnsAreJoined(t *testing.T) {
 			[]string{"zip", "kind", "age", "big"}},
 		{CSVOptions{Inputs: exactInputs}, []float64{-7, 5, float64(float32(0.1)), 1<<24 + 1, 1 << 40, 6,
 			float64(float32(1e-3)), -1, 3, 5, 16777218, 0}, []string{"zip", "kind", "age", "big"}},
-		{CSVOptions{Features: []string{"big", "kind"}}, []float32{1 << 24, 5, -1, 6, 0, 5}, []string{"big", "kind"}},
+		{CSVOptions{InputsOnly: true, Inputs: columnInputs("big", "kind")}, []float32{1 << 24, 5, -1, 6, 0, 5}, []string{"big", "kind"}},
 	} {
 		c.o.Label, c.o.Schema = "label", kind
 		if c.o.Inputs == nil {
@@ -127,11 +127,11 @@ func TestColumnsAreNotJoined(t *testing.T) {
 		_, err = m.Drop("kind")
 		require.NoError(t, err)
 		require.NoError(t, m.Close())
-		_, err = Open(paths[format], Options{CSV: CSVOptions{Inputs: denseInputs, Features: []string{"zip", "height"}}})
-		require.ErrorContains(t, err, `: no column "height", which the model was trained with: add it, or rename a column to it`)
+		_, err = Open(paths[format], Options{CSV: CSVOptions{Inputs: columnInputs("zip", "height")}})
+		require.ErrorContains(t, err, `: no column "height", which input dense of the model takes: add it, or name the columns of the input (CSVOptions.Inputs dense=COLUMN,...)`)
 		_, err = Open(paths[format], Options{CSV: CSVOptions{Inputs: []FieldSpec{{Name: "zip", Type: "float32"},
 			{Name: "height"}}}})
-		require.ErrorContains(t, err, `: no column "height", which is an input of the model`)
+		require.ErrorContains(t, err, `: no column "height", which input height of the model takes`)
 		_, err = Open(paths[format], Options{CSV: CSVOptions{Label: "zip",
 			Inputs: []FieldSpec{{Name: "zip"}, {Name: "age"}}}})
 		require.ErrorContains(t, err, `: column "zip" is an input of the model and cannot also be the label`)
@@ -151,7 +151,7 @@ func TestColumnsOfParquet(t *testing.T) {
 	path := put(t, t.TempDir(), "t.parquet", parquetOf(t, row{A: 1, B: 2}, row{A: 3, B: math.NaN()}, row{A: 1e39, B: 5}))
 	lines := put(t, t.TempDir(), "t.jsonl", []byte("{\"a\": 1, \"n\": null, \"b\": 2}\n{\"a\": 3, \"n\": {}, \"b\": 4}"))
 	for _, features := range [][]string{{"a", "b"}, {"b", "a"}} {
-		o := Options{CSV: CSVOptions{Inputs: denseInputs, Features: features}}
+		o := Options{CSV: CSVOptions{InputsOnly: true, Inputs: columnInputs(features...)}}
 		_, err := Open(path, o)
 		require.ErrorContains(t, err, path+`: record 1, column "b": found "NaN", expected a finite number`)
 		require.ErrorContains(t, err, path+`: record 2, column "a": found "1e+39", expected a number within float32`)
@@ -163,4 +163,60 @@ func TestColumnsOfParquet(t *testing.T) {
 		Options{CSV: CSVOptions{Inputs: denseInputs}})
 	require.NoError(t, err)
 	require.ErrorContains(t, Check(m, "x", Values{Below: 65504}), `record 1, column "A": found -70000`)
+}
+
+// Columns feed several inputs by name, by the beginning of their names, as listed, or as the columns that remain.
+func TestColumnsOfSeveralInputs(t *testing.T) {
+	dir := t.TempDir()
+	csv := put(t, dir, "t.csv", []byte("f0,text,f1,rating,n,out_1,out_0\n1,7,2,3,1152921504606846977,5,6\n"))
+	lines := put(t, dir, "t.jsonl", []byte(`{"f0": 1, "text": "7", "f1": 2, "rating": 3, "n": 1152921504606846977, "out_1": 5, "out_0": 6}`))
+	parquet := put(t, dir, "t.parquet", parquetOf(t, struct {
+		F0     float32 `arrow:"f0"`
+		Text   string  `arrow:"text"`
+		F1     int32   `arrow:"f1"`
+		Rating float64 `arrow:"rating"`
+		N      int64   `arrow:"n"`
+		One    float32 `arrow:"out_1"`
+		Zero   float32 `arrow:"out_0"`
+	}{1, "7", 2, 3, 1152921504606846977, 5, 6}))
+	inputs := func(features []string) []FieldSpec {
+		return []FieldSpec{{Name: "features", Type: "float32", Shape: []int{2}, Columns: features}, {Name: "n", Type: "int64"},
+			{Name: "out", Type: "float32", Shape: []int{2}}, {Name: "text", Type: "string"},
+			{Name: "y_price", Type: "float32", Columns: []string{"rating"}}}
+	}
+	for _, path := range []string{csv, lines, parquet} {
+		for features, want := range map[*[]string][]float32{{}: {1, 2}, {"f1", "f0"}: {2, 1}} {
+			given := *features
+			if len(given) == 0 {
+				given = nil
+			}
+			m, err := Open(path, Options{CSV: CSVOptions{Inputs: inputs(given)}})
+			require.NoError(t, err, path)
+			f := fieldsOf(t, m)
+			require.Len(t, f, 5, path)
+			require.Equal(t, Array{[]int{1, 2}, want}, f["features"], path)
+			require.Equal(t, Array{[]int{1, 2}, []float32{5, 6}}, f["out"], path)
+			require.Equal(t, []string{"7"}, f["text"].Values, path)
+			require.Equal(t, []int64{1152921504606846977}, f["n"].Values, path)
+			v, err := arrayVector(f["y_price"])
+			require.NoError(t, err)
+			require.InDelta(t, 3, v.kind().Float(v.element(0)), 0, path)
+			require.Equal(t, []string{"rating"}, spec(m, "y_price").Columns, path)
+		}
+		o := Options{CSV: CSVOptions{Inputs: inputs([]string{"f0", "f2"})}}
+		_, err := Open(path, o)
+		require.ErrorContains(t, err, `no column "f2", which input features of the model takes`)
+		o.CSV.Inputs = append(inputs(nil), FieldSpec{Name: "more", Type: "float32", Shape: []int{2}})
+		_, err = Open(path, o)
+		require.ErrorContains(t, err, `no column "features", which input features of the model takes`, "ambiguous")
+	}
+	records := put(t, dir, "t.tfrecord", recordsOf(example(map[string]any{"rating": []float32{3}, "n": []int64{4}})))
+	o := CSVOptions{Inputs: []FieldSpec{{Name: "n", Type: "int64"}, {Name: "y_price", Type: "float32", Columns: []string{"rating"}}}}
+	m, err := Open(records, Options{CSV: o})
+	require.NoError(t, err)
+	require.Equal(t, []float32{3}, fieldsOf(t, m)["y_price"].Values)
+	require.NoError(t, m.Close())
+	o.Header = "no"
+	_, err = Open(put(t, dir, "n.csv", []byte("1,2\n")), Options{CSV: o})
+	require.ErrorContains(t, err, "the file has no header, and the inputs of the model take columns by their names")
 }

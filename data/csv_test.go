@@ -39,6 +39,11 @@ var (
 	textInputs  = []FieldSpec{{Name: "x", Type: "string", Shape: []int{-1}}}
 )
 
+// columnInputs returns an input that takes columns.
+func columnInputs(columns ...string) []FieldSpec {
+	return []FieldSpec{{Name: "dense", Type: "float32", Columns: columns}}
+}
+
 func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
 	return readTextTable(name, r, Options{CSV: o}, l)
 }
@@ -187,14 +192,14 @@ func TestCSVLeavesOutColumns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.csv")
 	require.NoError(t, os.WriteFile(path, []byte("id,fare,name,age,label\n7,2,Ann,1,0\n8,4,,3,1\n"), 0o666))
 	x := Array{[]int{2, 2}, []float32{1, 2, 3, 4}}
-	o := Options{CSV: CSVOptions{Label: "label", Features: []string{"age", "fare"}}}
+	o := Options{CSV: CSVOptions{Label: "label", InputsOnly: true, Inputs: columnInputs("age", "fare")}}
 	selected, err := Open(path, o)
 	require.NoError(t, err)
-	require.Equal(t, x, fieldsOf(t, selected)["x"], "in the order of Features")
+	require.Equal(t, x, fieldsOf(t, selected)["x"], "in the order of FieldSpec.Columns")
 	require.Equal(t, []string{"age", "fare"}, spec(selected, "x").Columns)
 	require.Equal(t, []string{"id", "name"}, selected.LeftOut())
 
-	o.CSV.Features, o.Ignore = nil, []string{"name", "id"}
+	o.CSV.Inputs, o.CSV.InputsOnly, o.Ignore = nil, false, []string{"name", "id"}
 	ignored, err := Open(path, o)
 	require.NoError(t, err)
 	require.Equal(t, []float32{2, 1, 4, 3}, fieldsOf(t, ignored)["x"].Values)
@@ -206,10 +211,10 @@ func TestCSVLeavesOutColumns(t *testing.T) {
 	_, err = ignored.Drop("cabin")
 	require.ErrorIs(t, err, ErrField)
 
-	o.CSV.Features = []string{"fare", "id"}
+	o.CSV.Inputs = columnInputs("fare", "id")
 	_, err = Open(path, o)
 	require.ErrorIs(t, err, ErrFormat)
-	require.ErrorContains(t, err, `no column "id", which the model was trained with`)
+	require.ErrorContains(t, err, `no column "id", which input dense of the model takes`)
 }
 
 func TestCSVRefuses(t *testing.T) {
@@ -364,7 +369,7 @@ func TestCSVFields(t *testing.T) {
 
 	_, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Inputs: columns},
 		nil)
-	require.ErrorContains(t, err, `no column "age", which is an input of the model`)
+	require.ErrorContains(t, err, `no column "age", which input age of the model takes`)
 	for _, label := range []string{"age", "1"} {
 		_, err = readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Inputs: columns}, nil)
 		require.EqualError(t, err, `t.csv: column "age" is an input of the model and cannot also be the label: choose another column as the label (CSVOptions.Label): malformed data`)
@@ -373,7 +378,7 @@ func TestCSVFields(t *testing.T) {
 	// One of several columns is the text input.
 	one := CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "x", Type: "string"}}}
 	_, err = readCSV("t.csv", strings.NewReader("review,label,age\ngood,1,2\n"), one, nil)
-	require.ErrorContains(t, err, `no column "x", which is an input of the model`)
+	require.ErrorContains(t, err, `no column "x", which input x of the model takes`)
 	// Weights are not features, even for a model with one input.
 	m, err = readCSV("t.csv", strings.NewReader("review,label,sample_weight\ngood,1,2\n"), one, nil)
 	require.NoError(t, err)

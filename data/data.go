@@ -66,8 +66,7 @@ type FieldSpec struct {
 	// Classes[i] is the name of class i of a label; nil if the source has numbers.
 	Classes []string
 	// Columns are the names of the columns of a table in the order of the values of a sample. In a
-	// dataset, they are nil unless the table has names and its columns became x, or feed an input
-	// together.
+	// dataset, they are nil unless the table has names, and the field has several columns or another name.
 	Columns []string
 }
 

@@ -150,10 +150,8 @@ func openFlat(dir string, entries []fs.DirEntry, o Options) (*InMemory, error) {
 	switch images := has(imageKind); {
 	case !images && !has(textKind):
 		return nil, unknownFolder(dir)
-	case !o.Unlabelled && images:
-		return nil, noClasses(dir, imageKind)
 	case !o.Unlabelled:
-		return nil, noClasses(dir, textKind)
+		return nil, noClasses(dir, map[bool]*fileKind{true: imageKind, false: textKind}[images])
 	case images:
 		var err error
 		if files.fileDecoder, err = newImageDecoder(o.Images); err != nil {

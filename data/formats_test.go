@@ -157,7 +157,7 @@ func TestKeptColumns(t *testing.T) {
 			`{"id": "A 8", "a": 3, "b": 4, "label": "y"}`+"\n"))} {
 		for _, features := range [][]string{nil, {"b", "a"}} {
 			o := CSVOptions{Label: "label", Keep: []string{"id", "label", "a"}, Inputs: []FieldSpec{{Name: "x", Type: "float32",
-				Shape: []int{2}}}, Features: features}
+				Shape: []int{2}, Columns: features}}, InputsOnly: features != nil}
 			if features == nil {
 				o.Keep = o.Keep[:2]
 			}

@@ -20,12 +20,8 @@ import (
 // and labels.
 func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	prefix := "train"
-	switch split {
-	case "", "train":
-	case "test":
+	if split == "test" {
 		prefix = "t10k"
-	default:
-		return nil, fmt.Errorf("%s: part %q: %w; the parts are train and test", dir, split, ErrNoSplit)
 	}
 	images, imagesFile, err := readIDXFile(dir, prefix+"-images", "idx3-ubyte", l)
 	if err != nil {

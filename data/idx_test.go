@@ -108,8 +108,6 @@ func TestIDXRefuses(t *testing.T) {
 			require.ErrorContains(t, err, c.says)
 		})
 	}
-	_, err := openIDX(mnist(t, nil), "validation", nil)
-	require.ErrorIs(t, err, ErrNoSplit)
 }
 
 func FuzzIDX(f *testing.F) {

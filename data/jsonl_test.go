@@ -99,7 +99,7 @@ func TestJSONLRefuses(t *testing.T) {
 	}
 	// The error for a line that is cut off says so, instead of naming the columns after the cut. An error
 	// in a column that is left out has a position.
-	features := CSVOptions{Inputs: denseInputs, Features: []string{"a", "b"}}
+	features := CSVOptions{InputsOnly: true, Inputs: columnInputs("a", "b")}
 	_, err := readCSV("d.jsonl", strings.NewReader(`{"a": 1, "c":`), features, nil)
 	require.EqualError(t, err, `d.jsonl: line 1, column "c": found an invalid JSON value: the line ends, expected a number, text, true, false, or an array; correct the line, or remove it`)
 	_, err = readCSV("d.jsonl", strings.NewReader("{\"a\": 1, \"b\": 2, \"c\": null}\n{\"c\": nan, \"a\": 1}"),

@@ -138,7 +138,7 @@ func TestHeaderOfKnownNumbers(t *testing.T) {
 	path := put(t, t.TempDir(), "t.csv", []byte("402,400.5\n1,2\n"))
 	for _, header := range []string{"", "no", "yes"} {
 		known := []string{"400.5", "402"}
-		ds, err := Open(path, Options{CSV: CSVOptions{Header: header, Known: known, Features: known}})
+		ds, err := Open(path, Options{CSV: CSVOptions{Header: header, Known: known, Inputs: columnInputs(known...)}})
 		require.NoError(t, err, header)
 		assert.Equal(t, []float32{2, 1}, all[float32](t, ds, "x"))
 	}

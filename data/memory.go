@@ -13,7 +13,7 @@ import (
 
 // InMemory is a dataset with random access to its samples, which are in memory, in a file, or
 // made on demand, such as decoded images. It is immutable and safe for concurrent use. Shuffle,
-// Split, Drop, Rename, Augment and Workers return datasets that share its values.
+// Split, Drop, Augment and Workers return datasets that share its values.
 //
 // A pass copies samples to buffers that later passes reuse, so a consumer may change a batch in place.
 type InMemory struct {
@@ -137,15 +137,8 @@ func (m *InMemory) HeapBytes() (sum int64) {
 		sum = int64(len(m.records.records)) * recordBytes
 	}
 	for _, c := range m.columns {
-		v, ok := c.values.(vector)
-		if !ok {
-			continue
-		}
-		sum += int64(v.len()) * int64(v.kind().Size)
-		if texts, ok := v.(vec[string]); ok {
-			for _, text := range texts {
-				sum += int64(len(text))
-			}
+		if v, ok := c.values.(vector); ok {
+			sum += bytesIn(v)
 		}
 	}
 	return sum
@@ -164,7 +157,7 @@ func (m *InMemory) Fields() []FieldSpec {
 }
 
 // LeftOut returns the names of the columns of a table, or of the values of records, that Options.Ignore
-// or CSVOptions.Features left out.
+// or CSVOptions.InputsOnly left out.
 func (m *InMemory) LeftOut() []string { return slices.Clone(m.out) }
 
 // Batches returns the batches of one pass. An invalid Pass yields an error.

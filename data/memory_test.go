@@ -349,7 +349,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-func TestSelectAndRename(t *testing.T) {
+func TestSelect(t *testing.T) {
 	m := counted(t, 3)
 	y, err := m.selected("y")
 	require.NoError(t, err)
@@ -357,21 +357,37 @@ func TestSelectAndRename(t *testing.T) {
 	turned, err := m.selected("y", "x")
 	require.NoError(t, err)
 	require.Equal(t, upTo(3), samples(t, turned, Pass{Batch: 3}))
-	label, err := m.Rename("y", "label")
-	require.NoError(t, err)
-	require.Equal(t, "counted: 3 samples; x float32 [2], label int64 []", describe(label))
-	require.Equal(t, "counted: 3 samples; x float32 [2], y int64 []", describe(m))
-
 	for _, f := range []func() (*InMemory, error){
 		func() (*InMemory, error) { return m.selected() },
 		func() (*InMemory, error) { return m.selected("z") },
-		func() (*InMemory, error) { return m.Rename("z", "a") },
-		func() (*InMemory, error) { return m.Rename("x", "y") },
-		func() (*InMemory, error) { return m.Rename("x", "") },
 	} {
 		_, err := f()
 		require.ErrorIs(t, err, ErrField)
 	}
+}
+
+// Class numbers become one-hot vectors, and class weights are those of the numbers.
+func TestOneHot(t *testing.T) {
+	m, err := New("set", Field{"x", Array{[]int{3}, []int8{1, 2, 3}}}, Field{"y", Array{[]int{3, 1}, []float32{2, 0, 1}}},
+		Field{"mask", Array{[]int{3, 2}, []uint8{0, 1, 1, 1, 0, 0}}}, Field{"text", Array{[]int{3}, make([]string, 3)}})
+	require.NoError(t, err)
+	hot, err := m.OneHot("y", 3)
+	require.NoError(t, err)
+	hot, err = hot.OneHot("mask", 2)
+	require.NoError(t, err)
+	f := fieldsOf(t, hot)
+	require.Equal(t, Array{[]int{3, 3}, []float32{0, 0, 1, 1, 0, 0, 0, 1, 0}}, f["y"])
+	require.Equal(t, Array{[]int{3, 2, 2}, []float32{1, 0, 0, 1, 0, 1, 0, 1, 1, 0, 1, 0}}, f["mask"])
+	weighted, err := WithSampleWeights(hot, "y", map[int64]float64{2: 5})
+	require.NoError(t, err)
+	require.Equal(t, []float32{5, 1, 1}, fieldsOf(t, weighted)[sampleWeight].Values)
+	_, err = m.OneHot("y", 2)
+	require.ErrorIs(t, err, ErrLabel)
+	require.ErrorContains(t, err, "set: sample 0, column y[0]: found 2, expected a class from 0 to 1")
+	_, err = m.OneHot("text", 2)
+	require.ErrorIs(t, err, ErrField)
+	_, err = m.OneHot("z", 2)
+	require.ErrorIs(t, err, ErrField)
 }
 
 func TestWithSampleWeights(t *testing.T) {

@@ -491,7 +491,9 @@ func writeNPY(w io.Writer, a Array) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeNPYHeader(w, v.kind(), a.Shape), writeNumbers(w, v))
+	err = writeNPYHeader(w, v.kind(), a.Shape)
+	_, failed := w.Write(bytesOf(v, 0, v.len()))
+	return errors.Join(err, failed)
 }
 
 // written returns an archive of the fields of a dataset.

@@ -254,9 +254,7 @@ func (s *recordSet) start(raw []byte) (err error) {
 	if !found && label != "" {
 		return fmt.Errorf("the records have no value %s; their values are %s: %w", quote(label), list(names), ErrField)
 	}
-	if s.out, err = s.options.CSV.leaveOut(names, label); err != nil {
-		return err
-	}
+	s.out = s.options.CSV.leaveOut(names, label)
 	s.byName = map[string]int{}
 	for _, name := range s.options.Ignore {
 		s.byName[name] = onlyLater
@@ -274,7 +272,11 @@ func (s *recordSet) start(raw []byte) (err error) {
 // addField adds a field with the type of a value.
 func (s *recordSet) addField(name string, v value, isLabel bool) (err error) {
 	f := &recordField{set: s, name: name, index: len(s.fields), value: v}
-	if v.whole != nil && len(v.whole) == v.count && !isLabel && s.options.CSV.integers(name) {
+	in := s.options.CSV.input(name)
+	if inputs := s.options.CSV.Inputs; in == nil && len(inputs) == 1 {
+		in = &inputs[0]
+	}
+	if v.whole != nil && len(v.whole) == v.count && !isLabel && in.is(dtype.IntKind, dtype.UintKind) {
 		f.value.kind = dtype.For[int64]()
 	}
 	switch {
@@ -302,7 +304,7 @@ func (s *recordSet) addField(name string, v value, isLabel bool) (err error) {
 // the model takes it as text.
 func (s *recordSet) isImage(f *recordField) (ok bool, err error) {
 	o, text := s.options.CSV, dtype.For[string]()
-	if f.value.kind != text || f.value.count != 1 || o.only(text) || o.takes(f.name, text) ||
+	if f.value.kind != text || f.value.count != 1 || o.takes(f.name, text) ||
 		!image.IsImage(f.value.text()) {
 		return false, nil
 	}
@@ -392,9 +394,9 @@ func (s *recordSet) dataset(m *InMemory) error {
 			return fmt.Errorf("%s: columns of a table together as input %s are %w in records; write Parquet or CSV", m.name,
 				quote(in.name), ErrUnsupported)
 		}
-		if in.only {
-			at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == names[in.columns[0]] })
-			m.columns[at].name = in.name
+		at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == names[in.columns[0]] })
+		if c := &m.columns[at]; c.name != in.name {
+			c.name, c.columns = in.name, []string{c.name}
 		}
 	}
 	if s.label != nil {

@@ -222,8 +222,8 @@ func (o CSVOptions) rules() (map[string]*Rule, error) {
 		if err := r.complete(); err != nil {
 			return nil, fmt.Errorf("the rule of column %q: %w", name, err)
 		}
-		r.asText = r.Type == "text" || o.only(dtype.For[string]()) || o.takes(name, dtype.For[string]())
-		r.asBool = r.Type == "bool" && (o.only(dtype.For[bool]()) || o.takes(name, dtype.For[bool]()))
+		r.asText = r.Type == "text" || o.takes(name, dtype.For[string]())
+		r.asBool = r.Type == "bool" && o.takes(name, dtype.For[bool]())
 		if name == o.Label {
 			r.asText, r.asBool = r.Type == "text" || r.Type == "category", false
 		}

@@ -39,24 +39,23 @@ type CSVOptions struct {
 	Header string
 	// Known are columns of the training. A first line of a CSV file that has them in any order is a header.
 	Known []string
-	// Inputs are the inputs of the model that are not labels: their names, their types, and the shapes of
-	// their samples. A dimension of any size is -1. If Inputs is empty, or has one input, all columns
-	// become the field x, with one value per column. If there are several inputs, or one that takes a
-	// text, and each takes one value, the column with the name of an input feeds it, and further columns
-	// become fields of text. FieldSpec.Columns names the columns that feed an input together, in the
-	// order of its values.
+	// Inputs are the inputs of the model, without the label: their names, their types, and the shapes of
+	// their samples. A dimension of any size is -1. FieldSpec.Columns names the columns that feed an input, in
+	// the order of its values. If it is nil, the column with the name of the input feeds it or, if the input takes
+	// n values, the n columns whose names begin with its name; the other columns feed together an input that then
+	// has none and takes a row of values. If Inputs is empty, or has one input that does not take a text, all
+	// columns become the field x. Further columns become fields, of text in CSV files.
 	//
 	// In JSON lines and records, columns become x only if there is an input, each column has one value per
 	// row, and none has the name of the input, unless the input takes a row of values. Otherwise, each
 	// column is a field, and an only column has the name x.
 	//
 	// A field has the type string or bool if its input has. Other fields of x are float32, or float64 if
-	// an input has another type than a float of 32 bits or fewer, and an integer below 2^53, such as an
+	// the input has another type than a float of 32 bits or fewer, and an integer below 2^53, such as an
 	// identifier, would be rounded by float32.
 	Inputs []FieldSpec
-	// Features are the columns of x in this order, if the table has names and its columns become x.
-	// Other columns are left out (InMemory.LeftOut), except the label and sample_weight.
-	Features []string
+	// InputsOnly leaves out columns that feed no input (InMemory.LeftOut), except the label and sample_weight.
+	InputsOnly bool
 	// Keep are columns that become fields of text with their names, unchanged and without a rule, besides being
 	// inputs or the label. In records, the values are fields as without Keep.
 	Keep []string
@@ -247,9 +246,7 @@ func (t *table) start() error {
 	if s, ok := t.source.(*typedRows); ok && (known || t.options.Numbers == "") {
 		t.named = s.classes[t.options.Label]
 	}
-	if t.out, err = t.options.leaveOut(names, t.options.Label); err != nil {
-		return err
-	}
+	t.out = t.options.leaveOut(names, t.options.Label)
 	isLabel := func(name string) bool { return name == t.options.Label }
 	t.source.skip(slices.DeleteFunc(slices.Concat(t.out, t.options.ignore), isLabel))
 	rules, err := t.options.rules()
@@ -317,8 +314,9 @@ func (t *table) layOut(first []cell) error {
 			len(inputs), maxFields, ErrFormat)
 	}
 	for _, in := range inputs {
-		f := &tableField{name: in.name, kind: in.kind, joined: in.joined, only: in.only, exact: t.options.exact(),
-			whole: !in.joined || t.options.integers(in.name)}
+		integers := in.of.is(dtype.IntKind, dtype.UintKind)
+		f := &tableField{name: in.name, kind: in.kind, joined: in.joined, whole: !in.joined || integers,
+			exact: integers || in.of != nil && in.of.Type == dtype.For[float64]().Name}
 		for _, i := range in.columns {
 			f.columns = append(f.columns, at[i])
 		}
@@ -478,7 +476,7 @@ func (t *table) nameLabel(c *cell) error {
 func (t *table) isImage(column int, c cell) bool {
 	text := dtype.For[string]()
 	return t.parts != nil && c.kind == textCell && column != t.label && t.rules[column] == nil &&
-		!t.options.only(text) && !t.options.takes(t.names[column], text) &&
+		!t.options.takes(t.names[column], text) &&
 		image.IsImage([]byte(c.text[:min(len(c.text), 16)]))
 }
 
@@ -508,7 +506,7 @@ func (t *table) dataset(name string) (*InMemory, error) {
 			*c = made
 			continue
 		}
-		if t.names != nil && (f.joined || f.only && f.shape == nil && c.kind.Kind != dtype.StringKind) {
+		if t.names != nil && f.labels == nil && (f.joined || t.names[f.columns[0]] != f.name) {
 			for _, i := range f.columns {
 				c.columns = append(c.columns, t.names[i])
 			}

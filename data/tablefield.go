@@ -18,7 +18,6 @@ type tableField struct {
 	name    string
 	columns []int         // the columns of its values, in their order
 	joined  bool          // whether a sample is a row of values, one of each column
-	only    bool          // whether the only column has another name
 	kind    *dtype.Type   // string, bool, or float32 for all numbers; nil until the first value decides
 	exact   bool          // whether numbers may need float64
 	whole   bool          // whether numbers are int64 until one of them is not an integer, also if joined

@@ -275,8 +275,3 @@ func reorder(raw []byte, size int, order binary.ByteOrder) {
 		slices.Reverse(e)
 	}
 }
-
-func writeNumbers(w io.Writer, v vector) error {
-	_, err := w.Write(bytesOf(v, 0, v.len()))
-	return err
-}

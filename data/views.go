@@ -108,19 +108,6 @@ func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 	return m.selected(left...)
 }
 
-// Rename returns the dataset with a field renamed.
-func (m *InMemory) Rename(from, to string) (*InMemory, error) {
-	v, at, err := m.editable(from)
-	if err != nil {
-		return nil, err
-	}
-	if _, taken := m.column(to); to == "" || (taken && to != from) {
-		return nil, fmt.Errorf("%s: cannot rename field %q to %q, which is empty or taken: %w", m.name, from, to, ErrField)
-	}
-	v.columns[at].name = to
-	return v, nil
-}
-
 // Reshape returns the dataset with another sample shape for a field. The number of elements must stay
 // the same: Reshape("x", 8, 8, 1) turns rows of 64 pixels into images.
 func (m *InMemory) Reshape(field string, shape ...int) (*InMemory, error) {
@@ -148,6 +135,46 @@ func (m *InMemory) editable(field string) (v *InMemory, at int, err error) {
 	return v, at, nil
 }
 
+// oneHot is the name of the function of OneHot.
+const oneHot = "one-hot"
+
+// OneHot returns the dataset with each class number of a field replaced by a row of 1 for the class and 0 for the other
+// classes. A last dimension of size 1 is removed before. A number that is no class is ErrLabel.
+func (m *InMemory) OneHot(field string, classes int) (*InMemory, error) {
+	v, at, err := m.editable(field)
+	if err == nil {
+		err = Check(m, field, Values{Classes: classes})
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &v.columns[at]
+	stored, err := c.stored()
+	if err != nil {
+		return nil, err
+	}
+	numbers, names, shape := make(vec[int64], stored.len()), c.classes, c.shape
+	for i := range numbers {
+		numbers[i], _ = c.kind.Int(stored.element(i)) // Check has read it
+	}
+	if n := len(shape); n > 0 && shape[n-1] == 1 {
+		shape = shape[:n-1]
+	}
+	c.values, c.kind = numbers, numbers.kind()
+	v, err = mapField(v, field, oneHot, append(slices.Clone(shape), classes), true, true,
+		func(_ Sample, dst []float32, src []int64) error {
+			clear(dst)
+			for i, class := range src {
+				dst[i*classes+int(class)] = 1
+			}
+			return nil
+		})
+	if err == nil {
+		v.columns[at].classes = names
+	}
+	return v, err
+}
+
 // sampleWeight is the field of WithSampleWeights, and the model input for weights.
 const sampleWeight = "sample_weight"
 
@@ -162,6 +189,9 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 	}
 	if _, ok := m.column(sampleWeight); ok {
 		return nil, fmt.Errorf("%s: class weights add the field %s, which already exists: %w", m.name, sampleWeight, ErrField)
+	}
+	if made, ok := c.made.(*stage[float32, int64]); ok && made.name == oneHot {
+		c = made.of
 	}
 	stored, err := c.stored()
 	if err != nil {

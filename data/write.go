@@ -194,7 +194,8 @@ func (n *npyWriter) Write(fields ...Field) error {
 			n.kind.Name, n.shape, ErrField)
 	}
 	n.written += count
-	return writeNumbers(n.w, v)
+	_, err = n.w.Write(bytesOf(v, 0, v.len()))
+	return err
 }
 
 func (n *npyWriter) Flush() error {

@@ -98,7 +98,7 @@ func TestRecord(t *testing.T) {
 	require.NotNil(t, m.Metadata)
 	dir := filepath.Join(t.TempDir(), "model")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
-	record := DataRecord{ClassNames: []string{"no", "yes"}, Columns: []string{"a<b", "c"}, Ignored: []string{"id"},
+	record := DataRecord{ClassNames: []string{"no", "yes"}, Columns: map[string][]string{"x": {"a<b", "c"}}, Ignored: []string{"id"},
 		Scale: &[2]float64{0, 1}}
 	require.NoError(t, manifest.RecordNotes(dir, record))
 	same, err := Open(dir)

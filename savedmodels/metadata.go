@@ -92,8 +92,8 @@ type DataRecord struct {
 	ClassNames []string `json:"class_names,omitempty"`
 	// NumericLabels is true if the labels of the training were numbers, so that class names have no numbers.
 	NumericLabels bool `json:"numeric_labels,omitempty"`
-	// Columns are the table columns that the only input was trained with, in order.
-	Columns []string `json:"columns,omitempty"`
+	// Columns are the table columns that an input was trained with, in order, if they have other names.
+	Columns map[string][]string `json:"columns,omitempty"`
 	// Ignored lists the fields that the training left out. It is empty and not nil if the record replaces
 	// one that ignored fields.
 	Ignored []string `json:"ignored,omitzero"`

@@ -89,29 +89,28 @@ func (b *binding) matchTo(fields []data.Field) error {
 	return b.match(names)
 }
 
-// match maps each input to the field of the same name. If names are missing and there is one
-// feature, it maps the feature to the field x and the label to the field y.
+// match maps each input to the field of the same name. If one feature has none, it maps it to the field x, and if one
+// label has none, to the field y. Without features, any input may be a label.
 func (b *binding) match(fields []string) error {
 	data := b.Signature.DataInputs()
-	labels := slices.DeleteFunc(slices.Clone(data), func(t savedmodels.Tensor) bool {
-		return slices.Contains(b.features,
-			t.Name)
-	})
-	has := func(name string) bool { return slices.Contains(fields, name) }
-	byName := !slices.ContainsFunc(data, func(t savedmodels.Tensor) bool { return !has(t.Name) })
-	byRole := len(b.features) == 1 && len(labels) <= 1 && has("x") && (len(labels) == 0 || has("y"))
-	if !byName && !byRole {
-		return b.unmatched(fields, len(b.features) == 1 && len(labels) <= 1)
+	named := map[string]string{}
+	taken := map[string]bool{}
+	for _, t := range data {
+		name, isFeature := t.Name, slices.Contains(b.features, t.Name)
+		if !slices.Contains(fields, name) {
+			name = map[bool]string{true: "x", false: "y"}[isFeature]
+		}
+		if taken[name] || !slices.Contains(fields, name) {
+			labels := len(data) - len(b.features)
+			return b.unmatched(fields, len(b.features) == 1 && labels <= 1)
+		}
+		named[t.Name], taken[name] = name, true
 	}
 	for i := range b.inputs {
 		in := &b.inputs[i]
-		name := in.Name
-		switch {
-		case byName || contract.IsReserved(name):
-		case slices.Contains(b.features, name):
-			name = "x"
-		default:
-			name = "y"
+		name, ok := named[in.Name]
+		if !ok {
+			name = in.Name
 		}
 		in.field = slices.Index(fields, name)
 	}

@@ -90,7 +90,7 @@ func TestAdapterIsReplaced(t *testing.T) {
 	_, err := ReadAdapter(dir, m)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	tooLong := &savedmodels.DataRecord{ClassNames: []string{strings.Repeat("a", maxRecord)}}
-	columns := &savedmodels.DataRecord{Columns: []string{"a<b", "c"}}
+	columns := &savedmodels.DataRecord{Columns: map[string][]string{"x": {"a<b", "c"}}}
 	for _, c := range []struct{ written, read *savedmodels.DataRecord }{
 		{nil, nil}, {&savedmodels.DataRecord{}, nil}, {tooLong, nil}, {columns, columns},
 	} {

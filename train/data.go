@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 
 	"steadyfit/data"
@@ -29,9 +28,14 @@ type Data struct {
 	Path string
 	// Memory is a dataset that replaces Path. Run does not close it.
 	Memory *data.InMemory
-	// Label is the label column of a CSV or JSON lines file, or the label in records: its name or,
-	// in a CSV file, its number from 1, or -1 for the last. Empty means label or y.
+	// Label is the label column of a table, or the label in records: its name or, in a CSV file, its number
+	// from 1, or -1 for the last. Empty means the name of the label in the model, label or y. If the model has
+	// several labels, Label lists their columns, as in "y_price,y_stars" or "price=cost,stars=rating"; empty
+	// means columns with the names of the labels. A name before = may lack the prefix y_.
 	Label string
+	// Inputs are the columns of a table or the values of records that feed an input, by the name of the input, if they
+	// have other names (data.CSVOptions.Inputs). The others are found by their names, or as the model records.
+	Inputs map[string][]string
 	// Classes are the class names of text labels and class folders in the order of their numbers. Nil means the
 	// names that the model records or, if it records none, those of the training data in sorted order.
 	Classes []string
@@ -82,9 +86,7 @@ func OpenData(model *savedmodels.Model, signature string, d Data, part string, p
 		return nil, unusable(err)
 	}
 	r.fixed = signature == model.Roles.Evaluate
-	if signature != model.Roles.Train {
-		r.csv.Features = r.record.Columns
-	}
+	r.csv.InputsOnly = signature != model.Roles.Train && len(r.record.Columns) > 0
 	ds, err := r.open(d, part)
 	if err == nil {
 		ds, err = r.scaled(ds)
@@ -115,6 +117,8 @@ type reader struct {
 	// sortable is the number of classes of a model without class names; 0 if unknown. If the data
 	// has as many class names, their sorted order determines the class numbers.
 	sortable int
+	// labels are the label inputs of the model, and vectors those of the signature that take one-hot vectors.
+	labels, vectors []savedmodels.Tensor
 	// ranges are the values that float inputs take, by field, if the model records them.
 	ranges map[string][2]float64
 	opened []*data.InMemory
@@ -139,7 +143,7 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	}
 	m := cmp.Or(model.Metadata, &savedmodels.Metadata{})
 	r.record = m.DataRecord
-	r.csv.Known = r.record.Columns
+	r.csv.Known = r.columns()
 	if err := cmp.Or(r.setClasses(), r.setSchema()); err != nil {
 		return nil, fmt.Errorf("%s: %w", model.Dir, err)
 	}
@@ -151,14 +155,28 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if err != nil {
 		return nil, err
 	}
+	if err := r.setColumns(model, sig); err != nil {
+		return nil, err
+	}
 	if signature != model.Roles.Train {
 		r.ignoreRecorded(sig)
 	}
+	r.setInputs(model, sig)
+	return r, nil
+}
+
+// setInputs sets what the model says about the inputs of a signature.
+func (r *reader) setInputs(model *savedmodels.Model, sig *savedmodels.Signature) {
+	m := cmp.Or(model.Metadata, &savedmodels.Metadata{})
 	r.ranges = map[string][2]float64{}
 	for _, in := range sig.DataInputs() {
 		kind := dtype.ByName(in.DType.String())
 		float := kind != nil && kind.Kind == dtype.FloatKind
-		if r.sortable = max(r.sortable, m.Labels[in.Name].Classes); in.Name == "y" && float {
+		n := len(in.Shape)
+		switch r.sortable = max(r.sortable, m.Labels[in.Name].Classes); {
+		case float && n > 1 && in.Shape[n-1] > 1 && inputs.IsLabel(model, in) && inputs.Classifies(model):
+			r.vectors, r.sortable = append(r.vectors, in), int(in.Shape[n-1])
+		case in.Name == "y" && float:
 			r.sortable = 2
 		}
 		values := m.Inputs[in.Name].Range
@@ -170,7 +188,6 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 			r.ranges["x"] = *values
 		}
 	}
-	return r, nil
 }
 
 // ignoreRecorded adds the fields that the training left out to Ignore, except for inputs of a signature.
@@ -228,11 +245,10 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 		}
 		ds, err = r.read(d, "")
 	}
-	if err == nil {
-		err = r.checkColumns(ds)
-	}
 	if err == nil && d.Memory == nil {
 		r.noteColumns(ds)
+	} else if err == nil {
+		err = r.checkColumns(ds)
 	}
 	if err == nil {
 		err = r.checkRange(ds)
@@ -242,6 +258,9 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	}
 	if err == nil && !(r.text && imageFields(ds) != nil) { // checkData refuses images for a text model
 		err = r.checkClasses(ds)
+	}
+	if err == nil {
+		ds, err = r.oneHot(ds)
 	}
 	return ds, err
 }
@@ -268,11 +287,16 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	}
 	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore,
 		Unlabelled: r.predicts, MaxBytes: r.MaxBytes}
-	labels := []string{"label", "y", ""} // other formats ignore the label
-	if r.Label != "" {
+	labels := []string{r.only(), "label", "y", ""} // other formats ignore the label
+	switch {
+	case len(r.labels) > 1:
+		labels = []string{""}
+	case r.Label != "":
 		labels = []string{r.Label}
-	} else if slices.Contains(r.record.Columns, "y") { // a feature of the training
+	case slices.Contains(r.columns(), "y"): // a feature of the training
 		labels = []string{"label", ""}
+	case r.only() == "" || r.only() == "y":
+		labels = labels[1:]
 	}
 	for _, o.CSV.Label = range labels {
 		if ds, err = data.Open(d.Path, o); !errors.Is(err, data.ErrField) {
@@ -284,73 +308,6 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	}
 	r.opened = append(r.opened, ds)
 	return ds.Workers(r.Workers), r.checkLabel(ds, o.CSV.Label)
-}
-
-// checkLabel returns an error if a table or records have both usual labels (label and y), and the
-// options name none. The argument label is the one that was used.
-func (r *reader) checkLabel(ds *data.InMemory, label string) error {
-	other := map[string]string{"label": "y", "y": "label"}[label]
-	if r.Label != "" || r.predicts || other == "" || slices.Contains(slices.Concat(r.Ignore, r.record.Columns), other) {
-		return nil
-	}
-	names := fieldOf(ds, "x").Columns
-	if label == "y" { // a label with the name label becomes the field y, so then only columns count
-		for _, f := range ds.Fields() {
-			names = append(names, f.Name)
-		}
-	}
-	if !slices.Contains(names, other) {
-		return nil
-	}
-	return &option.Error{Option: "Data.Label", Reason: ds.Name() + " has label and y",
-		Fix: "name the one that is the label; drop the other one with {InMemory.Drop}, or rename it in the file, unless " +
-			"it is a feature"}
-}
-
-// checkColumns returns an error for a table whose feature columns differ from those in the training
-// data, in names or order.
-func (r *reader) checkColumns(ds *data.InMemory) error {
-	names := fieldOf(ds, "x").Columns
-	if r.record.Columns == nil && len(names) > 1 {
-		r.record.Columns = names
-	}
-	columns := r.record.Columns
-	if len(names) < 2 || slices.Equal(names, columns) {
-		return nil
-	}
-	i := 0
-	for i < min(len(names), len(columns)) && names[i] == columns[i] {
-		i++
-	}
-	at := func(names []string) string {
-		if i < len(names) {
-			return strconv.Quote(names[i])
-		}
-		return "missing"
-	}
-	return fmt.Errorf("%s: feature column %d is %s, and in the training data it is %s; give the columns the same names "+
-		"and order (%s): %w",
-		ds.Name(), i+1, at(names), at(columns), texts.Some(columns), data.ErrField)
-}
-
-// noteColumns reports columns of a table that are left out because the model was trained without
-// them, and columns without names.
-func (r *reader) noteColumns(ds *data.InMemory) {
-	if r.Note == nil || r.record.Columns == nil {
-		return
-	}
-	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool {
-		whole, _, _ := strings.Cut(name, ".")
-		return slices.Contains(r.Ignore, name) || slices.Contains(r.Ignore, whole)
-	})
-	switch {
-	case len(out) > 0:
-		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(),
-			texts.Some(out)))
-	case r.Header == "no" && fieldOf(ds, "x").Columns == nil:
-		r.Note(fmt.Sprintf("%s has no header, so its columns are taken to be, in this order: %s", ds.Name(),
-			texts.Some(r.record.Columns)))
-	}
 }
 
 // follow records the training data, which determines the class numbers of later data.
@@ -367,7 +324,13 @@ func (r *reader) follow(train *data.InMemory) {
 	if names := fieldOf(train, "y").Classes; len(names) > 0 {
 		r.record.ClassNames, r.csv.Classes, r.images.Classes = names, names, names
 	}
-	r.csv.Known = r.record.Columns
+	if columns := r.columnsOf(train); len(columns) > 0 {
+		r.record.Columns, r.csv.InputsOnly = columns, true
+		r.csv.Known = r.columns()
+		for i, in := range r.csv.Inputs {
+			r.csv.Inputs[i].Columns = columns[in.Name]
+		}
+	}
 	if r.record.NumericLabels = len(r.record.ClassNames) == 0 && fieldOf(train, "y").Name != ""; r.record.NumericLabels {
 		r.csv.Numbers = inputs.NumericLabels
 	}

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -167,33 +168,37 @@ func TestParsedDataIsReleased(t *testing.T) {
 	}
 }
 
-// A table with the same columns in another order does not swap features.
-func TestColumnsKeepTheirOrder(t *testing.T) {
+// A table with the same columns in another order does not swap features, in validation data and in a further training.
+func TestColumnsInAnotherOrder(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
-	same := func(*savedmodels.Metadata) {}
-	first := Data{Path: file(t, "train.csv", "age,income,label\n30,5,1\n")}
-	r, ds, err := openedBy(t, m, same, first)
+	r, ds, err := openedBy(t, m, func(*savedmodels.Metadata) {}, Data{Path: file(t, "train.csv", "age,income,label\n30,5,1\n")})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"age", "income"}, fieldOf(ds, "x").Columns)
 	assert.Nil(t, fieldOf(ds, "y").Columns)
+	r.follow(ds)
 	for text, says := range map[string]string{
 		"age,label,income\n30,1,5\n":    "",
-		"income,age,label\n5,30,1\n":    `feature column 1 is "income", and in the training data it is "age"; give the columns the same names and order (age, income)`,
-		"age,Income,label\n30,5,1\n":    `feature column 2 is "Income", and in the training data it is "income"`,
-		"age,label,income,z\n3,1,5,1\n": `feature column 3 is "z", and in the training data it is missing`,
+		"income,age,label\n5,30,1\n":    "",
+		"age,Income,label\n30,5,1\n":    `no column "income", which input x of the model takes: add it, or name the columns`,
+		"age,label,income,z\n3,1,5,1\n": "",
 	} {
 		d := Data{Path: file(t, "val.csv", text)}
-		_, err := r.open(d, "test")
-		_, _, recorded := openedBy(t, m, func(n *savedmodels.Metadata) { n.Columns = []string{"age", "income"} }, d)
-		if says == "" {
-			require.NoError(t, err, text)
-			require.NoError(t, recorded, text)
+		held, err := r.open(d, "test")
+		_, further, recorded := openedBy(t, m, func(n *savedmodels.Metadata) {
+			n.Columns = map[string][]string{"x": {"age", "income"}}
+		}, d)
+		if says != "" {
+			require.ErrorContains(t, err, says)
+			require.ErrorContains(t, recorded, says)
 			continue
 		}
-		require.ErrorIs(t, err, data.ErrField, text)
-		require.ErrorContains(t, err, says)
-		require.ErrorContains(t, recorded, says)
+		require.NoError(t, errors.Join(err, recorded), text)
+		for _, ds := range []*data.InMemory{held, further} {
+			x := values[float32](t, ds, "x")
+			assert.InDelta(t, 5, x[1], 0, text)
+			assert.Greater(t, x[0]+1, float32(3), text)
+		}
 	}
 }
 
@@ -207,7 +212,7 @@ func TestColumnsOfTheRecord(t *testing.T) {
 	for i := range columns {
 		columns[i] = fmt.Sprintf("c%d", 199-i)
 	}
-	m := builtin.WithRecord(&savedmodels.DataRecord{Columns: columns})
+	m := builtin.WithRecord(&savedmodels.DataRecord{Columns: map[string][]string{"x": columns}})
 	header, row := "name,"+strings.Join(columns, ",")+",id,label\n", "Ann,1"+strings.Repeat(",0", 199)+",7,1\n"
 	var notes []string
 	d := Data{Path: filepath.Join(dir, "d.csv"), Note: func(message string) { notes = append(notes, message) }}
@@ -234,12 +239,12 @@ func TestColumnsOfTheRecord(t *testing.T) {
 	}
 	assert.Empty(t, notes)
 	_, err = OpenData(m, m.Roles.Train, d, "train", pass)
-	require.ErrorContains(t, err, `column "name" (1): found "Ann", expected a number`)
+	require.ErrorContains(t, err, "no input of signature train takes the field name")
 
 	write(strings.Replace(header, "c7,", "d7,", 1) + row)
 	_, err = OpenData(m, m.Roles.Evaluate, d, "test", pass)
 	require.ErrorAs(t, err, new(*InputError))
-	require.ErrorContains(t, err, `no column "c7", which the model was trained with`)
+	require.ErrorContains(t, err, `no column "c7", which input x of the model takes`)
 
 	write("1" + strings.Repeat(",0", 199) + "\n")
 	d.Header = "no"

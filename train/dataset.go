@@ -182,8 +182,9 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 // if no class has that name, a number. n is the number of classes; 0 if unknown.
 func (t *training) weightedClasses(train *data.InMemory, label string, n int) (map[int64]string, error) {
 	names := fieldOf(train, label).Classes
-	if len(names) > 0 {
-		n = len(names)
+	n = max(n, len(names))
+	if shape := fieldOf(train, label).Shape; len(shape) == 1 { // one-hot
+		n = shape[0]
 	}
 	classes := make(map[int64]string, len(t.ClassWeights))
 	for _, key := range slices.Sorted(maps.Keys(t.ClassWeights)) {

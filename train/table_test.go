@@ -96,7 +96,7 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 	assert.True(t, bytes.Equal(want, weights(t, out)), all[2])
 	m, err := savedmodels.Open(out)
 	require.NoError(t, err)
-	assert.Equal(t, names[1:], m.Metadata.Columns)
+	assert.Equal(t, map[string][]string{"x": names[1:]}, m.Metadata.Columns)
 	builtin, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	var first []float32
@@ -117,7 +117,7 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 	}
 	for _, path := range tables(t, names[:64], 3) {
 		_, err := OpenData(m, m.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
-		require.ErrorContains(t, err, `no column "p0", which the model was trained with`)
+		require.ErrorContains(t, err, `no column "p0", which input x of the model takes`)
 		_, err = OpenData(builtin, builtin.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
 		require.ErrorContains(t, err, "expected samples of shape [64], got samples of shape [63]", path)
 		require.ErrorContains(t, err, "; the table has 63 columns besides the label, 1 too few: p63, p62, p61, p60, p59, "+
@@ -161,7 +161,7 @@ func TestColumnsNamedLikeInputs(t *testing.T) {
 		assert.Equal(t, features, fieldOf(ds, "x").Columns, path)
 		require.NoError(t, ds.Close())
 	}
-	trained := m.WithRecord(&savedmodels.DataRecord{Columns: features})
+	trained := m.WithRecord(&savedmodels.DataRecord{Columns: map[string][]string{"x": features}})
 	for _, path := range tables(t, features, 3) {
 		ds, err := OpenData(trained, m.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
 		require.NoError(t, err, path)

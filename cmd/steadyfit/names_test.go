@@ -98,7 +98,7 @@ print(json.dumps([{n: v[-1] for n, v in history.items()}, {n: v[:, 0].tolist() f
 	require.NoError(t, os.WriteFile(missing, []byte("class,Age\n1,2\n"), 0o600))
 	said, err := program(t, "predict", "--model", trained, "--data", missing, "--out", predictions).CombinedOutput()
 	require.Error(t, err)
-	assert.Contains(t, string(said), `no column "1stFlrSF", which is an input of the model`)
+	assert.Contains(t, string(said), `no column "1stFlrSF", which input 1stFlrSF of the model takes`)
 	shown := steadyfit(t, "inspect", model)
 	assert.Contains(t, shown, "gr__e__cm_'] tensor_info")
 	assert.Contains(t, shown, "größe (cm) float32[?,1]")

@@ -16,7 +16,7 @@ import (
 )
 
 // A model with its adapter, merged or not, reads data as the training of the adapter did: columns
-// by their names, in any order. But the columns of training data must have the original order.
+// by their names, in any order.
 func TestAdapterKeepsItsRecord(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -40,8 +40,7 @@ func TestAdapterKeepsItsRecord(t *testing.T) {
 	require.NoError(t, err)
 	c.Adapter, c.OutAdapter, c.Data.Path = c.OutAdapter, "", in("swapped.csv")
 	_, err = train.Run(t.Context(), c)
-	const refused = `feature column 1 is "c1", and in the training data it is "c0"`
-	require.ErrorContains(t, err, refused)
+	require.NoError(t, err)
 	steadyfit := func(want int, args ...string) string {
 		var stdout, stderr bytes.Buffer
 		require.Equal(t, want, run(t.Context(), args, &stdout, &stderr), "%v: %s", args, &stderr)

@@ -16,6 +16,7 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/texts"
@@ -246,6 +247,24 @@ func newInterval(steps, epochs *int, text string) *value {
 	})
 }
 
+// newReset returns a flag for a depth of resets and their interval.
+func newReset(r *train.Reset) *value {
+	depth := newChoice(&r.Depth, "none restore reload process", contract.ResetNone, contract.ResetRestore,
+		contract.ResetReload, contract.ResetProcess)
+	return newValue(depth.kind+"[:INTERVAL]", "none", func(text string) error {
+		word, every, named := strings.Cut(text, ":")
+		err := depth.set(word)
+		switch {
+		case !named || err != nil:
+		case r.Depth == contract.ResetNone:
+			err = errors.New("none has no interval")
+		default:
+			err = newInterval(&r.EverySteps, &r.EveryEpochs, "").set(every)
+		}
+		return err
+	})
+}
+
 // expected describes the values of flags of package pflag, by their type.
 var expected = map[string]string{
 	"bool":     "expected true or false",
@@ -312,6 +331,24 @@ func (s *settings) setScale(text string) error {
 	}
 	s.Data.Scale = &[2]float64{l, h}
 	return nil
+}
+
+func (s *settings) setInputs(text string) error {
+	items, err := csv.NewReader(strings.NewReader(text)).Read()
+	input := ""
+	if s.Data.Inputs == nil {
+		s.Data.Inputs = map[string][]string{}
+	}
+	for _, column := range items {
+		if name, first, ok := strings.Cut(column, "="); ok {
+			input, column = name, first
+		}
+		if input == "" {
+			return fmt.Errorf("expected INPUT=COLUMN,... with the name of an input of the model, found %q", column)
+		}
+		s.Data.Inputs[input] = append(s.Data.Inputs[input], column)
+	}
+	return err
 }
 
 func (s *settings) setLearningRate(text string) (err error) {

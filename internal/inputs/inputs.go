@@ -13,7 +13,7 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// CSVOptions returns the options to read a table or records for a signature: its inputs without the labels,
+// CSVOptions returns the options to read a table or records for a signature: its inputs without an only label,
 // and the class names of the model.
 func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, err error) {
 	sig, err := model.Signature(signature)
@@ -21,12 +21,18 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 		return o, err
 	}
 	o.Names, o.Numbers = classNames(model, sig), numbers(model, sig)
+	labels := Labels(model, sig)
 	for _, in := range sig.DataInputs() {
-		if !IsLabel(model, in) {
+		if len(labels) != 1 || in.Name != labels[0].Name {
 			o.Inputs = append(o.Inputs, data.FieldSpec{Name: in.Name, Type: in.DType.String(), Shape: sampleShape(in)})
 		}
 	}
 	return o, nil
+}
+
+// Labels returns the data inputs of a signature that are labels.
+func Labels(model *savedmodels.Model, sig *savedmodels.Signature) []savedmodels.Tensor {
+	return slices.DeleteFunc(sig.DataInputs(), func(in savedmodels.Tensor) bool { return !IsLabel(model, in) })
 }
 
 // NumericLabels is data.CSVOptions.Numbers if the labels of a training were numbers.
@@ -38,21 +44,30 @@ func numbers(model *savedmodels.Model, sig *savedmodels.Signature) (why string) 
 	if model.Metadata == nil || model.Metadata.NumericLabels {
 		return map[bool]string{true: NumericLabels}[model.Metadata != nil]
 	}
-	losses := slices.Compact(slices.Sorted(maps.Values(model.Metadata.Loss)))
-	classifies := func(loss string) bool {
-		return strings.Contains(loss, "crossentropy") || strings.Contains(loss, "hinge")
-	}
-	for _, in := range sig.DataInputs() {
+	for _, in := range Labels(model, sig) {
 		kind := dtype.ByName(in.DType.String())
 		switch {
-		case !IsLabel(model, in):
 		case kind == nil || kind.Kind != dtype.FloatKind || model.Metadata.Labels[in.Name].Classes > 0:
 			return ""
-		case len(losses) > 0 && !slices.ContainsFunc(losses, classifies):
-			why = "the loss of the model, " + texts.Some(losses) + ", takes numbers"
+		case !Classifies(model):
+			why = "the loss of the model, " + texts.Some(slices.Compact(slices.Sorted(maps.Values(model.Metadata.Loss)))) +
+				", takes numbers"
 		}
 	}
 	return why
+}
+
+// Classifies reports whether a loss of the model takes classes, or the losses are unknown.
+func Classifies(model *savedmodels.Model) bool {
+	if model.Metadata == nil || len(model.Metadata.Loss) == 0 {
+		return true
+	}
+	for _, loss := range model.Metadata.Loss {
+		if strings.Contains(loss, "crossentropy") || strings.Contains(loss, "hinge") || loss == "kl_divergence" {
+			return true
+		}
+	}
+	return false
 }
 
 // sampleShape returns the shape of a sample of an input. It is empty for an input that takes one value per
@@ -70,15 +85,24 @@ func sampleShape(in savedmodels.Tensor) (shape []int) {
 	return shape
 }
 
-// IsLabel reports whether an input of a signature is a label.
+// IsLabel reports whether an input of a signature is a label: y, one that the exporter describes, or one that the
+// train signature takes and predict does not, if both share an input.
 func IsLabel(model *savedmodels.Model, in savedmodels.Tensor) bool {
-	return in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != ""
+	if in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != "" {
+		return true
+	}
+	predict, err := model.Signature(model.Roles.Predict)
+	train, none := model.Signature(model.Roles.Train)
+	if err != nil || none != nil {
+		return false
+	}
+	takes := func(t savedmodels.Tensor) bool { return predict.Input(t.Name) != nil }
+	return train.Input(in.Name) != nil && !takes(in) && slices.ContainsFunc(train.DataInputs(), takes)
 }
 
 // classNames returns the class names of the model if sig takes a label, or nil.
 func classNames(model *savedmodels.Model, sig *savedmodels.Signature) []string {
-	if model.Metadata == nil || !slices.ContainsFunc(sig.DataInputs(),
-		func(in savedmodels.Tensor) bool { return IsLabel(model, in) }) {
+	if model.Metadata == nil || len(Labels(model, sig)) == 0 {
 		return nil
 	}
 	return slices.Clone(model.Metadata.ClassNames)

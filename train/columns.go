@@ -1,0 +1,198 @@
+package train
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"steadyfit/data"
+	"steadyfit/internal/dtype"
+	"steadyfit/internal/inputs"
+	"steadyfit/internal/texts"
+	"steadyfit/option"
+	"steadyfit/savedmodels"
+)
+
+// setColumns sets which columns of a table feed the inputs of a signature and the label: those in the options, or else
+// those that the model records.
+func (r *reader) setColumns(model *savedmodels.Model, sig *savedmodels.Signature) error {
+	known := sig
+	if train, err := model.Signature(model.Roles.Train); err == nil {
+		known = train // whose labels are columns of the data, too
+	}
+	r.labels = inputs.Labels(model, known)
+	given := maps.Clone(r.record.Columns)
+	if given == nil {
+		given = map[string][]string{}
+	}
+	maps.Copy(given, r.Inputs)
+	for _, name := range slices.Sorted(maps.Keys(r.Inputs)) {
+		if known.Input(name) == nil && sig.Input(name) == nil {
+			return refuse("Data.Inputs", name, "the model has no such input; its inputs are %s", inputNames(known.DataInputs()))
+		}
+	}
+	if err := r.setLabels(known, given, model.Roles.Predict == ""); err != nil {
+		return err
+	}
+	if columns := given[r.only()]; len(columns) == 1 && r.Label == "" {
+		r.Label = columns[0]
+	}
+	for i, in := range r.csv.Inputs {
+		r.csv.Inputs[i].Columns = given[in.Name]
+	}
+	return nil
+}
+
+// only returns the name of the only label, or "".
+func (r *reader) only() string {
+	if len(r.labels) != 1 {
+		return ""
+	}
+	return r.labels[0].Name
+}
+
+// setLabels parses Label. It removes the columns of several labels from Label, and adds them to the columns of inputs.
+// If unknown is true, any input may be a label.
+func (r *reader) setLabels(known *savedmodels.Signature, columns map[string][]string, unknown bool) error {
+	items := strings.Split(r.Label, ",")
+	if unknown {
+		r.labels = slices.DeleteFunc(known.DataInputs(), func(in savedmodels.Tensor) bool {
+			return in.Name != "y" && !slices.ContainsFunc(items, func(item string) bool {
+				name, _, _ := strings.Cut(item, "=")
+				return name == in.Name
+			})
+		})
+	}
+	switch {
+	case len(r.labels) == 1:
+		r.csv.Inputs = slices.DeleteFunc(r.csv.Inputs, func(in data.FieldSpec) bool { return in.Name == r.only() })
+		items = []string{r.Label} // may have a comma
+	case len(r.labels) > 1 && r.Label != "":
+		r.Label = ""
+	default:
+		return nil
+	}
+	for _, item := range items {
+		name, column, both := strings.Cut(item, "=")
+		at := slices.IndexFunc(r.labels, func(in savedmodels.Tensor) bool { return in.Name == name || in.Name == "y_"+name })
+		switch {
+		case len(r.labels) == 1 && both && at == 0:
+			r.Label = column
+		case len(r.labels) == 1:
+		case at < 0:
+			return refuse("Data.Label", item, "the model has the labels %s; expected their columns, as in %s=COLUMN,...",
+				inputNames(r.labels), r.labels[0].Name)
+		case both:
+			columns[r.labels[at].Name] = []string{column}
+		default:
+			columns[r.labels[at].Name] = []string{item}
+		}
+	}
+	return nil
+}
+
+func inputNames(inputs []savedmodels.Tensor) string {
+	var names []string
+	for _, in := range inputs {
+		names = append(names, in.Name)
+	}
+	return texts.Some(names)
+}
+
+// columns returns the columns that the model was trained with.
+func (r *reader) columns() []string {
+	return slices.Concat(slices.Collect(maps.Values(r.record.Columns))...)
+}
+
+// columnsOf returns the columns of the fields of a table that have several, or another name, by input.
+func (r *reader) columnsOf(ds *data.InMemory) map[string][]string {
+	found := map[string][]string{}
+	for _, f := range ds.Fields() {
+		switch one := len(r.csv.Inputs) == 1; {
+		case one && len(f.Columns) > 1:
+			found[r.csv.Inputs[0].Name] = f.Columns
+		case !one && f.Columns != nil:
+			found[f.Name] = f.Columns
+		}
+	}
+	return found
+}
+
+// checkColumns returns an error for a table in memory whose columns differ from those of the training.
+func (r *reader) checkColumns(ds *data.InMemory) error {
+	for name, columns := range r.columnsOf(ds) {
+		if known := r.record.Columns[name]; known != nil && !slices.Equal(columns, known) {
+			return fmt.Errorf("%s: input %s takes the columns %s, and in the training data it took %s: %w", ds.Name(), name,
+				texts.Some(columns), texts.Some(known), data.ErrField)
+		}
+	}
+	return nil
+}
+
+// noteColumns reports columns of a table that are left out because the model was trained without
+// them, and columns without names.
+func (r *reader) noteColumns(ds *data.InMemory) {
+	if r.Note == nil || r.record.Columns == nil {
+		return
+	}
+	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool {
+		whole, _, _ := strings.Cut(name, ".")
+		return slices.Contains(r.Ignore, name) || slices.Contains(r.Ignore, whole)
+	})
+	switch {
+	case len(out) > 0:
+		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(),
+			texts.Some(out)))
+	case r.Header == "no" && fieldOf(ds, "x").Columns == nil:
+		r.Note(fmt.Sprintf("%s has no header, so its columns are taken to be, in this order: %s", ds.Name(),
+			texts.Some(r.columns())))
+	}
+}
+
+// checkLabel returns an error if a table or records have both usual labels (label and y), and the
+// options name none. The argument label is the one that was used.
+func (r *reader) checkLabel(ds *data.InMemory, label string) error {
+	other := map[string]string{"label": "y", "y": "label"}[label]
+	if r.Label != "" || r.predicts || other == "" || slices.Contains(slices.Concat(r.Ignore, r.columns()), other) {
+		return nil
+	}
+	names := fieldOf(ds, "x").Columns
+	if label == "y" { // a label with the name label becomes the field y, so then only columns count
+		for _, f := range ds.Fields() {
+			names = append(names, f.Name)
+		}
+	}
+	if !slices.Contains(names, other) {
+		return nil
+	}
+	return &option.Error{Option: "Data.Label", Reason: ds.Name() + " has label and y",
+		Fix: "name the one that is the label; drop the other one with {InMemory.Drop}, or rename it in the file, unless " +
+			"it is a feature"}
+}
+
+// oneHot replaces class numbers by one-hot vectors where a label takes them.
+func (r *reader) oneHot(ds *data.InMemory) (*data.InMemory, error) {
+	for _, in := range r.vectors {
+		f := fieldOf(ds, in.Name)
+		if f.Name == "" && in.Name == r.only() {
+			f = fieldOf(ds, "y")
+		}
+		shape, rank := f.Shape, len(in.Shape)
+		if n := len(shape); n > 0 && n == rank-1 && shape[n-1] == 1 {
+			shape = shape[:n-1]
+		}
+		if f.Name == "" || f.Type == dtype.For[string]().Name || len(shape) != rank-2 {
+			continue
+		}
+		classes := int(in.Shape[rank-1])
+		err := checkNames(ds.Name(), f.Name, f.Classes, classes)
+		if err == nil {
+			ds, err = ds.OneHot(f.Name, classes)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return ds, nil
+}
