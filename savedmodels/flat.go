@@ -50,10 +50,11 @@ type value struct {
 func (v value) arg() int { return -1 - v.op }
 
 // The limits on inlining. The train step of a model with 1,000 layers has 50,000 operations
-// and calls.
+// and calls. maxCalled is that of any function that TensorFlow may inline (graph.checkCalls).
 const (
 	maxFlatOps = 500_000
 	maxInlined = 64 // nesting of calls
+	maxCalled  = 2_000_000
 )
 
 // errFlat means that a step cannot be divided because of its form.

@@ -2,6 +2,7 @@ package savedmodels
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
 	"maps"
 	"math"
@@ -285,6 +286,45 @@ func (n *node) ofStrings() bool {
 		}
 	}
 	return false
+}
+
+// checkCalls returns an error if functions call each other without end, or far more often than those of a
+// real model: TensorFlow would crash or hang when it loads the model.
+func (g *graph) checkCalls() error {
+	type extent struct{ levels, nodes int }
+	known := map[*body]extent{}
+	var path []string
+	var visit func(b *body) (extent, error)
+	visit = func(b *body) (extent, error) {
+		e, ok := known[b]
+		path = append(path, b.name)
+		for i := 0; !ok && i < len(b.nodes) && len(path) <= maxInlined; i++ {
+			for _, c := range b.nodes[i].calls {
+				inner, err := visit(c.to)
+				if err != nil {
+					return e, err
+				}
+				e.levels, e.nodes = max(e.levels, 1+inner.levels), e.nodes+inner.nodes
+			}
+			e.nodes++
+		}
+		if len(path)+e.levels > maxInlined || e.nodes > maxCalled {
+			return e, fmt.Errorf("%w: its functions call each other without end, more than %d levels deep, or so often that "+
+				"they run more than %d operations: %s; TensorFlow would crash or hang when it loads the model; export it again "+
+				"without recursion", ErrNotSavedModel, maxInlined, maxCalled, strings.Join(path[:min(len(path), 4)], " calls "))
+		}
+		path = path[:len(path)-1]
+		known[b] = e
+		return e, nil
+	}
+	for i := range g.main.nodes {
+		for _, c := range g.main.nodes[i].calls {
+			if _, err := visit(c.to); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // nodeOf returns the index of a node in the main graph, by the name of the node or of one of

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/texts"
 	"steadyfit/internal/tfproto"
@@ -22,11 +24,6 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 		return trainer([]*tfproto.FunctionDef{
 			def("leaf", nil, nil, bad), def("fine", nil, nil),
 			def("outer", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("leaf")})),
-			// ping and pong call each other, and a third function calls itself.
-			def("ping", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("pong")})),
-			def("pong", nil, nil, nodeDef("c", "PartitionedCall", nil, attrs{"f": function("ping")}),
-				nodeDef("d", "PartitionedCall", nil, attrs{"f": function("leaf")})),
-			def("self", nil, nil, nodeDef("c", "While", nil, attrs{"cond": function("self"), "body": function("self")})),
 			replaceable("cpu", nodeDef("fine", "NoOp", nil, nil)), replaceable("gpu", bad),
 			// The caller gives an attribute of the operation, here the stream.
 			def("open", nil, nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": {
@@ -46,8 +43,6 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 		"dataset function":   {call("MapDataset", attrs{"f": function("leaf")}), true},
 		"unknown operation":  {call("SomeCustomOp", attrs{"whatever": function("leaf")}), true},
 		"called by own name": {call("leaf", nil), true},
-		"mutual recursion":   {call("PartitionedCall", attrs{"f": function("ping")}), true},
-		"endless recursion":  {call("PartitionedCall", attrs{"f": function("self")}), false},
 		"missing function":   {call("PartitionedCall", attrs{"f": function("nowhere")}), false},
 		"harmless":           {call("PartitionedCall", attrs{"f": function("fine")}), false},
 		"replaced function":  {call("PartitionedCall", attrs{"f": function("cpu")}), true},
@@ -292,17 +287,54 @@ func TestVariablesAreFollowedThrough(t *testing.T) {
 	}
 }
 
-// Each level calls the next one twice, so 41 functions have 2^40 call paths.
-func TestCallsAreFollowedOnce(t *testing.T) {
-	funcs := []*tfproto.FunctionDef{def("f0", []string{"r"}, nil,
-		nodeDef("u", "ReadVariableOp", []string{"r"}, nil))}
-	for i := range 40 {
-		next := attrs{"f": function(fmt.Sprintf("f%d", i))}
-		funcs = append(funcs, def(fmt.Sprintf("f%d", i+1), []string{"r"}, nil,
-			nodeDef("a", "PartitionedCall", []string{"r"}, next), nodeDef("b", "PartitionedCall", []string{"r"}, next)))
+// TensorFlow would crash or hang when it loads these models.
+func TestEndlessCalls(t *testing.T) {
+	calls := func(name string, to ...string) *tfproto.FunctionDef {
+		var nodes []*tfproto.NodeDef
+		for i, f := range to {
+			nodes = append(nodes, nodeDef(fmt.Sprint("c", i), "PartitionedCall", nil, attrs{"f": function(f)}))
+		}
+		return def(name, nil, nil, nodes...)
 	}
-	m := read(t, trainer(funcs, nodeDef("call", "PartitionedCall", []string{"v"}, attrs{"f": function("f40")})))
-	require.Empty(t, m.Problems)
+	levels := func(n, times int) (list []*tfproto.FunctionDef) {
+		for i := range n {
+			list = append(list, calls(fmt.Sprint("f", i), slices.Repeat([]string{fmt.Sprint("f", i+1)}, times)...))
+		}
+		return append(list, def(fmt.Sprint("f", n), nil, nil, nodeDef("n", "NoOp", nil, nil)))
+	}
+	for name, c := range map[string]struct {
+		funcs []*tfproto.FunctionDef
+		first string // the functions in the error; empty if there is none
+	}{
+		"itself":      {[]*tfproto.FunctionDef{calls("f0", "f0")}, "f0 calls f0 calls f0 calls f0"},
+		"each other":  {[]*tfproto.FunctionDef{calls("f0", "g"), calls("g", "f0")}, "f0 calls g calls f0 calls g"},
+		"64 levels":   {levels(63, 1), ""},
+		"65 levels":   {levels(64, 1), "f0 calls f1 calls f2 calls f3"},
+		"5000 levels": {levels(5000, 1), "f0 calls f1 calls f2 calls f3"},
+		"16 twice":    {levels(16, 2), ""},
+		"40 twice":    {levels(40, 2), "calls f"},
+		"not called":  {append(levels(1, 1), calls("g", "g")), ""},
+		"known parts": {append(levels(59, 1), calls("a", "b"), calls("b", "c"), calls("c", "d"), calls("d", "f0")), ""},
+		"known parts, too deep": {append(levels(62, 1), calls("a", "f0", "b"), calls("b", "c"), calls("c", "f0")),
+			"a calls b calls c calls f0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			main := "f0"
+			if strings.HasPrefix(name, "known parts") {
+				main = "a"
+			}
+			meta := trainer(c.funcs, nodeDef("call", "PartitionedCall", nil, attrs{"f": function(main)}))
+			data, err := proto.Marshal(&tfproto.SavedModel{MetaGraphs: []*tfproto.MetaGraphDef{meta}})
+			require.NoError(t, err)
+			_, err = parse("byhand", data)
+			if c.first == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, ErrNotSavedModel)
+				require.ErrorContains(t, err, c.first)
+			}
+		})
+	}
 }
 
 func TestNoUsableSaver(t *testing.T) {

@@ -24,6 +24,9 @@ const initSignature = "__saved_model_init_op"
 type Model struct {
 	// Dir is the path that was given to Open.
 	Dir string
+	// Files are the names of all files in Dir, with slashes. Each was a regular file in Dir when the model was
+	// opened.
+	Files []string
 	// Tags are the tags of the metagraph in use, such as ["serve"]. Loading the model needs them.
 	Tags []string
 	// Signatures are sorted by name. They do not include the signature that runs at load.
@@ -173,10 +176,15 @@ func Open(dir string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	names, err := listFiles(dir)
+	if err != nil {
+		return nil, err
+	}
 	m, err := parse(dir, data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, modelFile), err)
 	}
+	m.Files = names
 	if err := m.checkWeights(); err != nil {
 		return nil, err
 	}
@@ -256,6 +264,9 @@ func parse(dir string, data []byte) (*Model, error) {
 		}
 	}
 	g := newGraph(src.graph)
+	if err := g.checkCalls(); err != nil {
+		return nil, err
+	}
 	m.gather(src, g)
 	if g.exhausted(0) {
 		return nil, fmt.Errorf("%w: following its graph takes more than %d steps, far more than any real model; the file "+

@@ -80,6 +80,32 @@ func readModel(dir string) ([]byte, error) {
 	return data, nil
 }
 
+// listFiles returns the names of the files in the folder of a model, with slashes. Anything but a regular
+// file in the folder is an error: a link could lead to any file of the system, and reading a pipe or a
+// device may never end.
+func listFiles(dir string) (names []string, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("SavedModel %s: %w", dir, err)
+	}
+	defer root.Close()
+	return names, fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		if info, err := root.Stat(name); err != nil || !info.Mode().IsRegular() {
+			what := "a pipe, a socket or a device"
+			if target, err := root.Readlink(name); err == nil {
+				what = "a symbolic link to " + target
+			}
+			return fmt.Errorf("%w: %s is %s, and not a regular file in the folder of the model; replace it with a copy of "+
+				"the file, or remove it", ErrNotSavedModel, filepath.Join(dir, name), what)
+		}
+		names = append(names, name)
+		return nil
+	})
+}
+
 // explainFile describes a file that was given instead of a SavedModel, and how to get a
 // SavedModel.
 func explainFile(path string) string {

@@ -100,6 +100,52 @@ func TestOpenPipe(t *testing.T) {
 	require.ErrorContains(t, err, "not a regular file")
 }
 
+// A file of a model is neither a link to a file elsewhere nor something that never ends.
+func TestFilesOfModel(t *testing.T) {
+	for name, c := range map[string]struct {
+		file, target string // target is that of a link; a pipe if it is empty
+		want         string // in the error; empty if the model can be opened
+	}{
+		"asset":         {"assets/a.txt", "/etc/passwd", "a symbolic link to /etc/passwd"},
+		"extra":         {"assets.extra/a.txt", "../../secret", "a symbolic link to ../../secret"},
+		"endless":       {"assets/a.txt", "/dev/zero", "a symbolic link to /dev/zero"},
+		"pipe":          {"assets/a.txt", "", "is a pipe"},
+		"folder":        {"assets/a", "/etc", "a symbolic link to /etc"},
+		"own folder":    {"assets/a", "../variables", "a symbolic link to ../variables"},
+		"debug":         {"debug/saved_model_debug_info.pb", "", "is a pipe"},
+		"weights":       {"variables/variables.data-00000-of-00001", "/dev/zero", "a symbolic link"},
+		"index":         {"variables/variables.index", "/etc/passwd", "a symbolic link"},
+		"program":       {modelFile, "/etc/passwd", "a symbolic link"},
+		"nowhere":       {"assets/a.txt", "nowhere", "a symbolic link to nowhere"},
+		"itself":        {"assets/a.txt", "a.txt", "a symbolic link to a.txt"},
+		"in the folder": {"assets/a.txt", "../variables/variables.index", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := copyModel(t, "half")
+			path := filepath.Join(dir, c.file)
+			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
+			if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+				require.NoError(t, err)
+			}
+			if c.target == "" {
+				require.NoError(t, syscall.Mkfifo(path, 0o600))
+			} else {
+				require.NoError(t, os.Symlink(c.target, path))
+			}
+			m, err := Open(dir)
+			if c.want == "" {
+				require.NoError(t, err)
+				require.Equal(t, []string{c.file, modelFile, "variables/variables.data-00000-of-00001", "variables/variables.index"},
+					m.Files)
+			} else {
+				require.ErrorIs(t, err, ErrNotSavedModel)
+				require.ErrorContains(t, err, c.want)
+				require.ErrorContains(t, err, path)
+			}
+		})
+	}
+}
+
 // A truncated model, or one with a changed byte, must not crash Open.
 func TestDamagedModels(t *testing.T) {
 	good, err := os.ReadFile("testdata/flatref/saved_model.pb")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,7 +43,7 @@ func (s *Session) writeFiles(ctx context.Context, dir string, complete []func(st
 	variables := filepath.Join(dir, "variables")
 	err := os.MkdirAll(variables, 0o777)
 	if err == nil {
-		err = copyModel(s.model.Dir, dir)
+		err = copyModel(s.model, dir)
 	}
 	if err == nil {
 		err = s.saveAll(ctx, filepath.Join(variables, "variables"))
@@ -185,19 +186,28 @@ func checkSpace(dir, parent string, model *savedmodels.Model) error {
 	return nil
 }
 
-// copyModel copies a SavedModel without its variables and its manifest.
-func copyModel(from, to string) error {
-	return files.Walk(from, func(name string, info fs.FileInfo) error {
-		switch {
-		case name == "variables":
-			return fs.SkipDir
-		case info.IsDir():
-			return os.MkdirAll(filepath.Join(to, name), 0o777)
-		case name == "fingerprint.pb" || name == manifest.Name:
-			return nil
+// copied iterates over the files of a SavedModel that a trained model has, too: all but the variables,
+// the manifest and the fingerprint.
+func copied(m *savedmodels.Model) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, name := range m.Files {
+			if name != "fingerprint.pb" && name != manifest.Name && !strings.HasPrefix(name, "variables/") && !yield(name) {
+				return
+			}
 		}
-		return files.CopyFile(filepath.Join(from, name), filepath.Join(to, name))
-	})
+	}
+}
+
+func copyModel(m *savedmodels.Model, to string) error {
+	for name := range copied(m) {
+		if err := os.MkdirAll(filepath.Join(to, filepath.Dir(name)), 0o777); err != nil {
+			return err
+		}
+		if err := files.CopyFile(filepath.Join(m.Dir, name), filepath.Join(to, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // modelError returns an error of saving a model to dir. It is a *SaveError if the file system refused. A
@@ -217,15 +227,10 @@ func (s *Session) modelError(dir string, err error) error {
 
 func modelBytes(m *savedmodels.Model) int64 {
 	sum := saveBytes(m.Variables)
-	// An unreadable file is ignored here: copying it fails later.
-	_ = files.Walk(m.Dir, func(name string, info fs.FileInfo) error {
-		if name == "variables" {
-			return fs.SkipDir
-		}
-		if info.Mode().IsRegular() {
+	for name := range copied(m) {
+		if info, err := os.Stat(filepath.Join(m.Dir, name)); err == nil { // copying reports the error
 			sum += info.Size()
 		}
-		return nil
-	})
+	}
 	return sum
 }

@@ -215,16 +215,19 @@ func TestSaveModelContinuesTraining(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, left, 1, "no temporary folders stay behind")
 
-	// Symbolic links to a model and inside a model are followed.
-	extra, linked, copied := t.TempDir(), filepath.Join(t.TempDir(), "latest"), filepath.Join(t.TempDir(), "out")
-	require.NoError(t, os.WriteFile(filepath.Join(extra, "notes.txt"), nil, 0o644))
-	require.NoError(t, os.Symlink(extra, filepath.Join(dir, "notes")))
+	// Symbolic links to a model and inside a model are followed. Files that arrive later are not copied.
+	linked, copied := filepath.Join(t.TempDir(), "latest"), filepath.Join(t.TempDir(), "out")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "notes"), 0o777))
+	require.NoError(t, os.Symlink("../saved_model.pb", filepath.Join(dir, "notes", "copy.pb")))
 	require.NoError(t, os.Symlink(dir, linked))
 	model, err = savedmodels.Open(linked)
 	require.NoError(t, err)
+	require.NoError(t, os.Symlink("/dev/zero", filepath.Join(dir, "later")))
 	require.NoError(t, openModel(t, model, session.Options{}).SaveModel(ctx, copied))
+	require.NoError(t, os.Remove(filepath.Join(dir, "later")))
 	assert.FileExists(t, filepath.Join(copied, "saved_model.pb"))
-	assert.FileExists(t, filepath.Join(copied, "notes", "notes.txt"))
+	assert.FileExists(t, filepath.Join(copied, "notes", "copy.pb"))
+	assert.NoFileExists(t, filepath.Join(copied, "later"))
 
 	taken := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(taken, "thesis.txt"), nil, 0o644))
