@@ -452,7 +452,7 @@ func (t *table) add(f *tableField, column int, c *cell) error {
 // advice adds to the advice for a text where a number is expected.
 func (t *table) advice(fix, text string) string {
 	switch rule := SuggestRule(text); {
-	case fix == numberFix && t.label < 0:
+	case fix == numberFix && t.label < 0 && len(t.options.Inputs) < 2:
 		return fix + "; if the column is the label, select it as the label"
 	case (fix == numberFix || fix == labelFix) && rule != "":
 		return fix + "; the rule " + rule + " reads it"

@@ -138,7 +138,7 @@ func (r *reader) noteColumns(ds *data.InMemory) {
 	}
 	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool {
 		whole, _, _ := strings.Cut(name, ".")
-		return slices.Contains(r.Ignore, name) || slices.Contains(r.Ignore, whole)
+		return slices.Contains(slices.Concat(r.Ignore, r.columns()), name) || slices.Contains(r.Ignore, whole)
 	})
 	switch {
 	case len(out) > 0:

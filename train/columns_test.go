@@ -65,7 +65,10 @@ func TestSeveralLabels(t *testing.T) {
 		_, err := open(t, m, "train", Data{Path: csv, Label: label})
 		require.ErrorContains(t, err, says)
 	}
-	_, err := open(t, m, "train", Data{Path: csv, Inputs: map[string][]string{"feature": {"f0"}}})
+	_, err := open(t, m, "train", Data{Path: file(t, "usd.csv", "f1,text,y_price,f0,y_stars\n1,a,$2.50,3,4\n")})
+	require.ErrorContains(t, err, `column "y_price" (3): found "$2.50", expected a number; correct it, encode the column by a rule `+
+		`of a schema (CSVOptions.Schema), or leave it out (Options.Ignore); the rule {"type":"float","strip":["$"]} reads it`)
+	_, err = open(t, m, "train", Data{Path: csv, Inputs: map[string][]string{"feature": {"f0"}}})
 	require.ErrorContains(t, err, "Data.Inputs feature: the model has no such input; its inputs are features, text, y_price, y_stars")
 
 	r, err := newReader(m, "train", Data{Path: csv, Label: "price=cost", Inputs: map[string][]string{"features": {"f0", "f1"}}})
@@ -77,8 +80,11 @@ func TestSeveralLabels(t *testing.T) {
 	trained := m.WithRecord(&r.record)
 	other := file(t, "other.csv", "id,cost,y_stars,text,f1,f0\n9,2,4,a,1,3\n")
 	for _, signature := range []string{"evaluate", "predict"} {
-		ds, err = open(t, trained, signature, Data{Path: other})
+		var notes []string
+		ds, err = open(t, trained, signature, Data{Path: other, Note: func(note string) { notes = append(notes, note) }})
 		require.NoError(t, err)
+		require.Len(t, notes, 1)
+		assert.NotContains(t, notes[0], "cost", "a label of the training")
 		assert.Equal(t, []float32{3, 1}, values[float32](t, ds, "features"))
 		assert.Contains(t, ds.LeftOut(), "id")
 	}
