@@ -71,7 +71,7 @@ func (r *run) identify(ctx context.Context) (map[string]string, error) {
 		return nil, fmt.Errorf("identifying the data: %w", err)
 	}
 	if v := r.loop.Validation; v != nil {
-		if identity[validationKey], err = fingerprint(ctx, v, r.validationBatch(), r.alive); err != nil {
+		if identity[validationKey], err = fingerprint(ctx, v, r.loop.Batch, r.alive); err != nil {
 			return nil, fmt.Errorf("identifying the validation data: %w", err)
 		}
 	}

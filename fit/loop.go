@@ -1,7 +1,6 @@
 package fit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,8 +38,6 @@ type Loop struct {
 
 	// Validation is the data for a validation after epochs; nil means none.
 	Validation data.Dataset
-	// ValidationBatch is the number of samples of an evaluation step; 0 means Batch.
-	ValidationBatch int
 	// ValidationEvery is the number of epochs from one validation to the next; 0 means 1.
 	ValidationEvery int
 
@@ -444,11 +441,9 @@ func (r *run) validates() bool {
 	return r.loop.Validation != nil && r.state.Epoch%max(r.loop.ValidationEvery, 1) == 0
 }
 
-func (r *run) validationBatch() int { return cmp.Or(r.loop.ValidationBatch, r.loop.Batch) }
-
 func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
-	e := newEvaluation(s.Session, r.loop.Validation, r.validationBatch(), r.validation)
+	e := newEvaluation(s.Session, r.loop.Validation, r.loop.Batch, r.validation)
 	e.finite, e.done = true, r.alive
 	if err := e.run(ctx, r.steady); err != nil {
 		return nil, fmt.Errorf("validation of epoch %d, after step %d: %w", s.Epoch, s.Step, err)

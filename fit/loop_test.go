@@ -51,7 +51,7 @@ func metricNamesOf(m Metrics) []string {
 func TestMeansAreWeightedBySamples(t *testing.T) {
 	l := newLinear()
 	l.lossAt = map[int64]float64{1: 1, 2: 2, 3: 6}
-	loop := Loop{Session: l, Batch: 4, Epochs: 1, Validation: samples(t, 10), ValidationBatch: 3}
+	loop := Loop{Session: l, Batch: 4, Epochs: 1, Validation: samples(t, 10)}
 	h, err := loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)
 	loss, _ := h.Last().Metrics.Get("loss")
@@ -79,7 +79,6 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"Loop.InitialEpoch", func(l *Loop) { l.InitialEpoch = 2 }, []string{"nothing is left to train"}},
 		{"Loop.StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = -1 }, []string{"-1: expected at least 0"}},
 		{"Loop.StepsPerEpoch", func(l *Loop) { l.StepsPerEpoch = math.MaxInt }, []string{"at most"}},
-		{"Loop.ValidationBatch", func(l *Loop) { l.ValidationBatch = -1 }, []string{"-1: expected at least 0"}},
 		{"Loop.ValidationEvery", func(l *Loop) { l.ValidationEvery = -1 }, []string{"-1: expected at least 0"}},
 		{"Loop.DropRemainder", func(l *Loop) { l.DropRemainder, l.Batch = true, 11 }, []string{"10 samples", "batch of 11"}},
 		{"Loop.Validation", func(l *Loop) { l.Validation = ds; l.Session.(*linear).noEvaluate = true },

@@ -26,7 +26,6 @@ func (l *Loop) check(ds data.Dataset) error {
 		{"Epochs", l.Epochs, 1},
 		{"InitialEpoch", l.InitialEpoch, 0},
 		{"StepsPerEpoch", l.StepsPerEpoch, 0},
-		{"ValidationBatch", l.ValidationBatch, 0},
 		{"ValidationEvery", l.ValidationEvery, 0},
 	} {
 		if o.value < o.min {

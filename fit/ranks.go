@@ -48,8 +48,8 @@ func (r *run) settings() ([]byte, error) {
 	all := map[string]any{
 		"{Loop.Batch}": l.Batch, "{Loop.Epochs}": l.Epochs, "{Loop.InitialEpoch}": l.InitialEpoch,
 		"{Loop.StepsPerEpoch}":   r.state.StepsPerEpoch,
-		"{Loop.ValidationEvery}": l.ValidationEvery, "the validation batch": l.ValidationBatch,
-		"{Loop.Validation}": l.Validation != nil,
+		"{Loop.ValidationEvery}": l.ValidationEvery,
+		"{Loop.Validation}":      l.Validation != nil,
 	}
 	for _, h := range r.hooks {
 		if h.settings != nil {

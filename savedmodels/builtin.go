@@ -58,7 +58,7 @@ func builtinNames(files fs.FS) []string {
 // If the cache is not writable, Builtin writes to a private folder under os.TempDir and never
 // removes it. The largest model, image-224, takes 63 MB. Several processes may call Builtin at
 // once.
-func Builtin(name string) (*Model, error) {
+func Builtin(name string, tags ...string) (*Model, error) {
 	var cache string
 	if dir, err := os.UserCacheDir(); err == nil {
 		cache = filepath.Join(dir, "steadyfit", "models")
@@ -67,7 +67,7 @@ func Builtin(name string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Open(dir)
+	return Open(dir, tags...)
 }
 
 // materialise writes a model to cache, or else to privateFolder, and returns the model's folder.

@@ -256,6 +256,9 @@ func (j *judgement) noTrainSignature(train string) {
 		message += "; there are " + enumerate(names, 10)
 		fix += "; if one of these trains, choose it as the train signature"
 	}
+	if len(j.known.tags) > 1 {
+		fix = "choose another metagraph by its tags: " + tagSets(j.known.tags)
+	}
 	j.report(failure, codeNoTrainSignature, "", fix, "%s", message)
 }
 

@@ -97,7 +97,7 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers, or export with "+
 			"--train-only of scripts/export.py", ErrNoFeatures)
 	}
-	src, err := decode(file)
+	src, err := decode(file, m.Tags)
 	if err != nil {
 		return nil, err
 	}
@@ -384,7 +384,7 @@ func (d *division) rest(p *part, train Signature) (Signature, error) {
 	need := p.flat.needed(p.results, p.effects, given)
 	s := b.finish(need, p.effects)
 	for _, t := range train.Inputs { // so that batches with and without features have the same fields
-		if s.Input(t.Name) == nil && !contract.IsReserved(t.Name) {
+		if s.Input(t.Name) == nil && !contract.IsReserved(t.Name) && t.Constant == nil {
 			b.placeholder(t)
 		}
 	}

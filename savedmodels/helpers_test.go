@@ -167,7 +167,7 @@ func read(t testing.TB, metas ...*tfproto.MetaGraphDef) *Model {
 	t.Helper()
 	data, err := proto.Marshal(&tfproto.SavedModel{MetaGraphs: metas})
 	require.NoError(t, err)
-	m, err := parse("byhand", data)
+	m, err := parse("byhand", data, nil)
 	require.NoError(t, err)
 	m.settle("")
 	return m

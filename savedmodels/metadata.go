@@ -1,6 +1,7 @@
 package savedmodels
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -92,6 +93,10 @@ type DataRecord struct {
 	ClassNames []string `json:"class_names,omitempty"`
 	// NumericLabels is true if the labels of the training were numbers, so that class names have no numbers.
 	NumericLabels bool `json:"numeric_labels,omitempty"`
+	// Tags are those of the metagraph of the training, and Constants the values of inputs (Model.WithConstants);
+	// nil if the training was given none.
+	Tags      []string           `json:"tags,omitempty"`
+	Constants map[string]float64 `json:"constants,omitempty"`
 	// Columns are the table columns that an input was trained with, in order, if they have other names.
 	Columns map[string][]string `json:"columns,omitempty"`
 	// Ignored lists the fields that the training left out. It is empty and not nil if the record replaces
@@ -109,14 +114,16 @@ func (m *Model) WithRecord(r *DataRecord) *Model {
 	if r == nil {
 		return m
 	}
-	changed, noted := *m, Metadata{}
-	if m.Metadata != nil {
-		noted = *m.Metadata
-	}
+	changed, noted := *m, *cmp.Or(m.Metadata, &Metadata{})
 	noted.DataRecord = *r
 	changed.Metadata = &noted
 	return &changed
 }
+
+func (m *Model) record() DataRecord { return cmp.Or(m.Metadata, &Metadata{}).DataRecord }
+
+// Constants returns the values of WithConstants.
+func (m *Model) Constants() map[string]float64 { return m.record().Constants }
 
 // readMetadata reads the exporter's notes; nil if the file does not exist.
 func readMetadata(dir string) (*Metadata, error) {

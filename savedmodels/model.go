@@ -1,10 +1,12 @@
 package savedmodels
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,7 +74,8 @@ type knowledge struct {
 	keys                map[int]string // names of the variables in checkpoints
 	// missing has the tensors that a signature names but the graph does not have.
 	missing map[string]bool
-	noSaver string // the reason why Saver is nil
+	noSaver string     // the reason why Saver is nil
+	tags    [][]string // of all metagraphs
 }
 
 // Signature is a named entry point of the model.
@@ -100,6 +103,8 @@ type Tensor struct {
 	// set.
 	Shape       []int64 `json:"shape"`
 	UnknownRank bool    `json:"-"`
+	// Constant is the value that an input takes in place of data (Model.WithConstants); nil for others.
+	Constant *float64 `json:"constant,omitempty"`
 }
 
 // Saver names the parts of the graph that write and read checkpoints. To save, feed the path
@@ -164,13 +169,14 @@ func (m *Model) WeightBytes() (sum int64) {
 }
 
 // Open reads the SavedModel in dir without its weights. It needs no TensorFlow and runs
-// nothing. dir may be "builtin:NAME"; see BuiltinNames. A model that cannot be trained opens
-// without an error, and Model.Problems has the reasons. The error is
+// nothing. dir may be "builtin:NAME"; see BuiltinNames. tags choose one of several metagraphs. Without
+// tags, Open uses those of the training that wrote the model, or else the tag serve. A model that cannot be
+// trained opens without an error, and Model.Problems has the reasons. The error is
 // ErrNotSavedModel if dir has no SavedModel, a damaged or a too large one, or if
 // Metadata.SavedModelSHA256 differs from the hash of saved_model.pb.
-func Open(dir string) (*Model, error) {
+func Open(dir string, tags ...string) (*Model, error) {
 	if name, ok := strings.CutPrefix(dir, contract.BuiltinPrefix); ok {
-		return Builtin(name)
+		return Builtin(name, tags...)
 	}
 	data, err := readModel(dir)
 	if err != nil {
@@ -180,7 +186,11 @@ func Open(dir string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := parse(dir, data)
+	metadata, notes := readMetadata(dir)
+	if metadata != nil && len(tags) == 0 {
+		tags = metadata.Tags
+	}
+	m, err := parse(dir, data, tags)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, modelFile), err)
 	}
@@ -188,7 +198,7 @@ func Open(dir string) (*Model, error) {
 	if err := m.checkWeights(); err != nil {
 		return nil, err
 	}
-	m.Metadata, m.notes = readMetadata(dir)
+	m.Metadata, m.notes = metadata, notes
 	if n := m.Metadata; n != nil && n.SavedModelSHA256 != "" && n.SavedModelSHA256 != m.Hash {
 		return nil, fmt.Errorf("%w: %s was damaged or replaced since it was exported: its SHA-256 is %s, but %s has %s; "+
 			"export the model again",
@@ -200,7 +210,69 @@ func Open(dir string) (*Model, error) {
 	}
 	m.settle("")
 	m.findBase()
+	if len(tags) > 0 {
+		record := m.record()
+		record.Tags = m.Tags
+		m = m.WithRecord(&record)
+	}
+	return m.WithConstants(m.record().Constants)
+}
+
+// WithConstants returns a copy of the model in which inputs of signatures take constants in place of data,
+// such as training, keep_prob or, for one signature only, evaluate.keep_prob. true is 1. They are inputs of a
+// number or bool for the whole batch. The copy keeps constants that values does not replace.
+func (m *Model) WithConstants(values map[string]float64) (*Model, error) {
+	if len(values) == 0 {
+		return m, nil
+	}
+	record, all := m.record(), map[string]float64{}
+	maps.Copy(all, record.Constants)
+	maps.Copy(all, values)
+	record.Constants = all
+	m = m.WithRecord(&record)
+	m.Signatures = slices.Clone(m.Signatures)
+	used := map[string]bool{}
+	var inputs []string
+	for i := range m.Signatures {
+		s := &m.Signatures[i]
+		s.Inputs = slices.Clone(s.Inputs)
+		for j := range s.Inputs {
+			t := &s.Inputs[j]
+			if !t.IsSwitch() {
+				continue
+			}
+			inputs = append(inputs, t.Name)
+			for _, key := range []string{t.Name, s.Name + "." + t.Name} {
+				value, ok := all[key]
+				if used[key] = used[key] || ok; !ok {
+					continue
+				}
+				if kind := dtype.ByCode(int32(t.DType)); kind.Kind != dtype.FloatKind && value != math.Trunc(value) ||
+					t.DType == dtype.Bool && value != 0 && value != 1 {
+					return nil, constantError(key, value, fmt.Sprintf("signature %s takes %s", s.Name, t.DType), "give such a value")
+				}
+				t.Constant = &value
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if slices.Sort(inputs); !used[key] {
+			return nil, constantError(key, values[key], "no signature has such an input for the whole batch; there are "+
+				cmp.Or(enumerate(slices.Compact(inputs), 8), "none"), "correct the name, or leave it out")
+		}
+	}
+	m.settle("")
 	return m, nil
+}
+
+func constantError(key string, value float64, reason, fix string) error {
+	return &option.Error{Option: "Config.Constants", Value: fmt.Sprintf("%s=%v", key, value), Reason: reason, Fix: fix,
+		Err: ErrNoSignature}
+}
+
+// IsSwitch reports whether an input takes a number or bool for the whole batch that only the caller can know.
+func (t Tensor) IsSwitch() bool {
+	return !t.UnknownRank && len(t.Shape) == 0 && t.Op != "" && t.DType.Size() > 0 && !contract.IsReserved(t.Name)
 }
 
 // WithLoss returns a copy of the model in which the output is renamed to loss, in all
@@ -244,8 +316,8 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 	return &named, nil
 }
 
-func parse(dir string, data []byte) (*Model, error) {
-	src, err := decode(data)
+func parse(dir string, data []byte, wanted []string) (*Model, error) {
+	src, err := decode(data, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -268,6 +340,7 @@ func parse(dir string, data []byte) (*Model, error) {
 		return nil, err
 	}
 	m.gather(src, g)
+	m.known.tags = src.tags
 	if g.exhausted(0) {
 		return nil, fmt.Errorf("%w: following its graph takes more than %d steps, far more than any real model; the file "+
 			"may be damaged or malicious", errTooLarge, maxWork)

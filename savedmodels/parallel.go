@@ -99,7 +99,7 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	if err != nil {
 		return nil, err
 	}
-	src, err := decode(file)
+	src, err := decode(file, m.Tags)
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func (d *division) argument(s *Signature, a flatArg) (kind, *Tensor) {
 		if d.graph.nodeOf(t.Op) != a.from {
 			continue
 		}
-		if contract.IsReserved(t.Name) || t.DType == dtype.String {
+		if contract.IsReserved(t.Name) || t.Constant != nil || t.DType == dtype.String {
 			return live, &s.Inputs[i]
 		}
 		return sample, &s.Inputs[i]

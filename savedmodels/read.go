@@ -1,6 +1,7 @@
 package savedmodels
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,7 @@ import (
 	"steadyfit/internal/files"
 	"steadyfit/internal/tfproto"
 	"steadyfit/internal/wire"
+	"steadyfit/option"
 )
 
 const (
@@ -42,6 +44,7 @@ const (
 type source struct {
 	meta  *tfproto.MetaGraphDef // without its graph and its object graph
 	graph *tfproto.GraphDef
+	tags  [][]string // of all metagraphs
 }
 
 // readFile reads a regular file of at most limit bytes.
@@ -146,10 +149,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// decode parses saved_model.pb and chooses the first metagraph with the tag "serve", or else
-// the first one. It leaves out the object graph, which describes Python objects and can be as large as
-// the graph.
-func decode(data []byte) (*source, error) {
+// decode parses saved_model.pb and chooses a metagraph (chooseMetaGraph). It leaves out the object graph, which
+// describes Python objects and can be as large as the graph.
+func decode(data []byte, wanted []string) (*source, error) {
 	metas, tags, err := splitMetaGraphs(data)
 	if err != nil {
 		return nil, err
@@ -157,8 +159,12 @@ func decode(data []byte) (*source, error) {
 	if len(metas) == 0 {
 		return nil, fmt.Errorf("%w: it has no metagraph; the file is damaged or is not a SavedModel", ErrNotSavedModel)
 	}
+	chosen, err := chooseMetaGraph(tags, wanted)
+	if err != nil {
+		return nil, err
+	}
 	var used []byte
-	for f := range fields(metas[chooseMetaGraph(tags)], &err) {
+	for f := range fields(metas[chosen], &err) {
 		if f.Num != fieldObjects {
 			used = append(used, f.Raw...)
 		}
@@ -176,12 +182,39 @@ func decode(data []byte) (*source, error) {
 		graph = &tfproto.GraphDef{}
 	}
 	meta.GraphDef = nil
-	return &source{meta: meta, graph: graph}, nil
+	return &source{meta: meta, graph: graph, tags: tags}, nil
 }
 
-// chooseMetaGraph returns the index of the first metagraph with the tag "serve", or else 0.
-func chooseMetaGraph(tags [][]string) int {
-	return max(0, slices.IndexFunc(tags, func(t []string) bool { return slices.Contains(t, "serve") }))
+// chooseMetaGraph returns the index of the metagraph with these tags in any order. Without wanted tags, it is the
+// one with the tag serve alone, or else the first one with that tag, or else the only one.
+func chooseMetaGraph(tags [][]string, wanted []string) (int, error) {
+	has := func(want []string) int {
+		return slices.IndexFunc(tags, func(t []string) bool {
+			return slices.Equal(slices.Sorted(slices.Values(t)), slices.Sorted(slices.Values(want)))
+		})
+	}
+	i := has(wanted)
+	if len(wanted) == 0 {
+		if i = has([]string{"serve"}); i < 0 {
+			i = slices.IndexFunc(tags, func(t []string) bool { return slices.Contains(t, "serve") })
+		}
+		if len(tags) == 1 {
+			i = 0
+		}
+	}
+	if i >= 0 {
+		return i, nil
+	}
+	return 0, &option.Error{Option: "Config.Tags", Value: cmp.Or(strings.Join(wanted, ","), "serve"),
+		Reason: "no metagraph of the model has these tags", Fix: "choose one of " + tagSets(tags), Err: ErrNotSavedModel}
+}
+
+func tagSets(tags [][]string) string {
+	var sets []string
+	for _, t := range tags {
+		sets = append(sets, strings.Join(t, ","))
+	}
+	return strings.Join(sets, "; ")
 }
 
 // Graph returns the graph of the model as a serialized GraphDef. It reads saved_model.pb again, and
@@ -195,8 +228,12 @@ func (m *Model) Graph() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	chosen, err := chooseMetaGraph(tags, m.Tags)
+	if err != nil {
+		return nil, err
+	}
 	var graph []byte
-	for f := range fields(metas[chooseMetaGraph(tags)], &err) {
+	for f := range fields(metas[chosen], &err) {
 		if f.Num == fieldGraph {
 			graph = append(graph, f.Value...) // a repeated message is merged
 		}

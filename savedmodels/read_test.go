@@ -151,7 +151,7 @@ func TestDamagedModels(t *testing.T) {
 	good, err := os.ReadFile("testdata/flatref/saved_model.pb")
 	require.NoError(t, err)
 	try := func(data []byte) {
-		m, err := parse("damaged", data)
+		m, err := parse("damaged", data, nil)
 		if err == nil {
 			m.settle("")
 			require.NoError(t, m.WriteText(&bytes.Buffer{}))
@@ -199,7 +199,7 @@ func TestNestingIsBounded(t *testing.T) {
 		inner = wrap(10, wrap(2, wrap(2, inner)))
 	}
 	node := wrap(1, wrap(5, wrap(2, inner)))
-	_, err := parse("deep", hostile(len(node), node))
+	_, err := parse("deep", hostile(len(node), node), nil)
 	require.ErrorIs(t, err, ErrNotSavedModel)
 	require.ErrorContains(t, err, "damaged")
 }
@@ -225,7 +225,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var m *Model
 		var err error
-		testkit.Allocates(t, 256<<20, func() { m, err = parse("fuzz", data) })
+		testkit.Allocates(t, 256<<20, func() { m, err = parse("fuzz", data, nil) })
 		if err != nil {
 			require.Nil(t, m)
 			require.True(t, errors.Is(err, ErrNotSavedModel) || errors.Is(err, errTooLarge), "%v", err)
@@ -241,7 +241,7 @@ func FuzzRead(f *testing.F) {
 		}
 		var first, second bytes.Buffer
 		require.NoError(t, m.WriteText(&first))
-		again, err := parse("fuzz", data)
+		again, err := parse("fuzz", data, nil)
 		require.NoError(t, err)
 		again.settle("")
 		again.Base = m.Base

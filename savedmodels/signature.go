@@ -66,9 +66,10 @@ func find(ts []Tensor, name string) *Tensor {
 	return nil
 }
 
-// DataInputs returns the inputs that need data, which are all except the reserved ones.
+// DataInputs returns the inputs that need data, which are all except the reserved ones and constants.
 func (s *Signature) DataInputs() []Tensor {
-	return slices.DeleteFunc(slices.Clone(s.Inputs), func(t Tensor) bool { return contract.IsReserved(t.Name) })
+	return slices.DeleteFunc(slices.Clone(s.Inputs),
+		func(t Tensor) bool { return contract.IsReserved(t.Name) || t.Constant != nil })
 }
 
 // Metrics returns the outputs that are recorded: loss first, then the other numeric scalars by

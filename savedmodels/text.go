@@ -131,7 +131,9 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		unused = slices.DeleteFunc(unused, func(name string) bool { return name == s.Name })
 		var in, reserved, takes []string
 		for _, t := range s.Inputs {
-			if contract.IsReserved(t.Name) {
+			if t.Constant != nil {
+				takes = append(takes, fmt.Sprintf("%s=%v", t.Name, *t.Constant))
+			} else if contract.IsReserved(t.Name) {
 				reserved = append(reserved, t.Name)
 			} else {
 				in = append(in, t.Name+" "+t.DType.String()+t.shapeText())

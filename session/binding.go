@@ -108,6 +108,10 @@ func (b *binding) match(fields []string) error {
 	}
 	for i := range b.inputs {
 		in := &b.inputs[i]
+		if in.Constant != nil {
+			in.field = -1
+			continue
+		}
 		name, ok := named[in.Name]
 		if !ok {
 			name = in.Name
@@ -144,6 +148,12 @@ func (b *binding) unmatched(fields []string, roles bool) error {
 		text, fix = text+"; not inputs: "+texts.Some(others), "name the arrays of the data like the inputs"
 		if roles {
 			fix += ", or x and y"
+		}
+	}
+	for _, in := range data {
+		if in.IsSwitch() && slices.Contains(missing, in.Name) {
+			fix = fmt.Sprintf("give %s a constant with {Config.Constants %s=%s}", in.Name, in.Name,
+				map[bool]string{true: "true", false: "1"}[in.DType == tfbind.Bool])
 		}
 	}
 	if len(fields) > len(data) {

@@ -113,6 +113,11 @@ func (st *Step) release(b data.Batch) error {
 // setReserved sets a reserved input to a generated value. samples is the batch size.
 func (st *Step) setReserved(i, samples int) error {
 	in, scalar := &st.inputs[i], 1.0
+	if c := in.Constant; c != nil && in.DType == tfbind.Bool {
+		return storeBools(st.tf, i, in.DType, []bool{*c != 0}, nil, whole)
+	} else if c != nil {
+		return setScalar(st.tf, i, in.DType, *c)
+	}
 	switch in.Name {
 	case contract.InputSampleWeight:
 		return st.setOnes(i, samples)

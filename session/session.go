@@ -554,6 +554,9 @@ func (s *Session) Identity() map[string]string {
 	if s.train != nil && s.train.Signature.Input(contract.InputSeed) != nil {
 		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)
 	}
+	if c := s.model.Constants(); len(c) > 0 {
+		id["constants"] = fmt.Sprint(c)
+	}
 	if parts := s.fixedParts(); parts > 0 {
 		id["parts"] = strconv.Itoa(parts)
 	}

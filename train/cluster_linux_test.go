@@ -113,7 +113,6 @@ func asRank(t *testing.T) {
 	defer stop()
 	c := job.config()
 	if job.Validating {
-		c.Loop.ValidationBatch = 5
 		calls := 0
 		c.Loop.Alive = func(step int64) {
 			if job.Interrupt > 0 && step == job.Interrupt {

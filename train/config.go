@@ -33,6 +33,11 @@ type Config struct {
 	Adapter string
 	// LossOutput is the name of the train signature's loss output; empty means loss.
 	LossOutput string
+	// Tags choose a metagraph of the SavedModel, as in savedmodels.Open.
+	Tags []string
+	// Constants are values of inputs of signatures, as in savedmodels.Model.WithConstants. The trained model
+	// records them for later evaluations and predictions.
+	Constants map[string]float64
 	// Data is the training data. If the dataset has a training and a test part, it is the
 	// training part.
 	Data Data
@@ -215,7 +220,7 @@ func (c *Config) checkRanges() error {
 		{"Loop.StepsPerEpoch", c.Loop.StepsPerEpoch, 0, math.MaxInt},
 		{"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
 		{"Loop.ValidationEvery", c.Loop.ValidationEvery, 0, math.MaxInt},
-		{"Config.Prefetch", c.Prefetch, -1, contract.MaxAhead}, {"Data.Workers", c.Data.Workers, 0, contract.MaxWorkers},
+		{"Config.Prefetch", c.Prefetch, -1, contract.MaxAhead},
 	} {
 		if n.value < n.min {
 			return refuse(n.option, n.value, "expected at least %d", n.min)
@@ -370,17 +375,19 @@ func (c *Config) supervisor(other bool) (s supervise.Options, ok bool) {
 	return s, true
 }
 
-// OpenModel opens the SavedModel in a folder, or "builtin:NAME". loss is the name of the train
-// signature's loss output; empty means loss.
-func OpenModel(name, loss string) (*savedmodels.Model, error) {
-	if name == "" {
+// OpenModel opens the Model of a Config with its LossOutput, Tags and Constants.
+func OpenModel(c *Config) (*savedmodels.Model, error) {
+	if c.Model == "" {
 		return nil, &option.Error{Option: "Config.Model", Reason: "missing",
 			Fix: fmt.Sprintf("give a folder with a SavedModel, or %sNAME (%s)", contract.BuiltinPrefix,
 				strings.Join(savedmodels.BuiltinNames(), ", "))}
 	}
-	m, err := savedmodels.Open(name)
+	m, err := savedmodels.Open(c.Model, c.Tags...)
 	if err == nil {
-		m, err = m.WithLoss(loss)
+		m, err = m.WithLoss(c.LossOutput)
+	}
+	if err == nil {
+		m, err = m.WithConstants(c.Constants)
 	}
 	return m, unusable(err)
 }

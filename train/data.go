@@ -61,8 +61,6 @@ type Data struct {
 	// OnDisk selects whether arrays of .npy and uncompressed .npz files stay on disk: Always, Never,
 	// or empty for files of 1 GiB or more.
 	OnDisk Choice
-	// Workers is the number of goroutines that decode and augment; 0 means one per core.
-	Workers int
 	// Schema has rules for columns of a table; nil means the rules in the model's record of its
 	// training.
 	Schema *data.Schema
@@ -279,7 +277,7 @@ func (r *reader) without(ds *data.InMemory) (*data.InMemory, error) {
 // read reads a part of a dataset with two parts. An empty part reads a dataset without parts.
 func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	if d.Memory != nil {
-		return d.Memory.Workers(r.Workers), nil
+		return d.Memory, nil
 	}
 	if d.Path == "" {
 		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " +
@@ -307,7 +305,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		return nil, err
 	}
 	r.opened = append(r.opened, ds)
-	return ds.Workers(r.Workers), r.checkLabel(ds, o.CSV.Label)
+	return ds, r.checkLabel(ds, o.CSV.Label)
 }
 
 // follow records the training data, which determines the class numbers of later data.

@@ -86,7 +86,7 @@ func TestLabelsKeepTheirNumbers(t *testing.T) {
 	}
 	_, err = Run(t.Context(), c)
 	require.NoError(t, err)
-	first, err := OpenModel(c.Out, "")
+	first, err := OpenModel(&Config{Model: c.Out})
 	require.NoError(t, err)
 	one := Data{Path: table(t, 200, "yes", "yes")}
 	for _, m := range []*savedmodels.Model{first, recorded(t, model, c.Data), recorded(t, first, one)} {

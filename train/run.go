@@ -238,7 +238,7 @@ func (t *training) openModel() (err error) {
 			return err
 		}
 	}
-	if t.model, err = OpenModel(t.Model, t.LossOutput); err != nil {
+	if t.model, err = OpenModel(&t.Config); err != nil {
 		return err
 	}
 	if err := t.checkOut(); err != nil {

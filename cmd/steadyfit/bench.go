@@ -45,7 +45,7 @@ func (s *settings) bench(cmd *cobra.Command) error {
 	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
 		return err
 	}
-	m, err := train.OpenModel(s.Model, s.LossOutput)
+	m, err := train.OpenModel(&s.Config)
 	if err != nil {
 		return err
 	}

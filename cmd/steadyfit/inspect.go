@@ -37,7 +37,8 @@ With --data, print a schema that is inferred from a table, for --schema of fit.`
 				}
 				return unusable(err)
 			}
-			m, err := train.OpenModel(args[0], s.LossOutput)
+			s.Model = args[0]
+			m, err := train.OpenModel(&s.Config)
 			if err != nil {
 				return err
 			}

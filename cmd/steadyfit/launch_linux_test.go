@@ -95,7 +95,7 @@ const batchHash = "../../savedmodels/testdata/batchhash"
 // trainAlone trains as launchDigits in this process, in micro-batches.
 func trainAlone(t *testing.T, dir, name string, epochs, parts int) {
 	t.Helper()
-	model, err := train.OpenModel(name, "")
+	model, err := train.OpenModel(&train.Config{Model: name})
 	require.NoError(t, err)
 	s, err := session.OpenModel(t.Context(), model, session.Options{Seed: 1})
 	require.NoError(t, err)

@@ -304,7 +304,7 @@ func (s *settings) checkUser() error {
 	case !slices.Contains(p.Runtimes, matrix.Go):
 		return usagef("--model is trained on the runtime %s, which is not among --runtime", matrix.Go)
 	}
-	m, err := train.OpenModel(s.Model, "")
+	m, err := train.OpenModel(&s.Config)
 	if err != nil {
 		return err
 	}

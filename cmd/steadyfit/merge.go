@@ -31,7 +31,7 @@ func (s *settings) merge(cmd *cobra.Command) error {
 	if err := s.inputs().CheckFolder(s.Out); err != nil {
 		return usagef("--out %s: %w", s.Out, err)
 	}
-	model, err := train.OpenModel(s.Model, "")
+	model, err := train.OpenModel(&s.Config)
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func (s *settings) loadDevices(cmd *cobra.Command) error {
 
 // compile opens the model to train, and checks that the options allow its training.
 func (s *settings) compile() (*savedmodels.Model, *session.Plan, error) {
-	m, err := train.OpenModel(s.Model, s.LossOutput)
+	m, err := train.OpenModel(&s.Config)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -103,7 +103,7 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
 		return err
 	}
-	model, err := train.OpenModel(s.Model, s.LossOutput)
+	model, err := train.OpenModel(&s.Config)
 	if err != nil {
 		return err
 	}
@@ -115,8 +115,13 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 	if signature == "" {
 		return usagef("%s has no signature to %s", model.Dir, purpose)
 	}
-	if weights != nil {
-		model = model.WithRecord(weights.Record)
+	if weights != nil && weights.Record != nil {
+		if model, err = model.WithRecord(weights.Record).WithConstants(weights.Record.Constants); err == nil {
+			model, err = model.WithConstants(s.Constants)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	s.Data.Note = func(message string) { notice(cmd.ErrOrStderr(), "warning", message) }
 	ds, err := train.OpenData(model, signature, s.Data, "test", data.Pass{Batch: s.Loop.Batch})

@@ -357,20 +357,23 @@ func (s *settings) setLearningRate(text string) (err error) {
 	return err
 }
 
-func (s *settings) setClassWeights(text string) error {
-	pairs, err := csv.NewReader(strings.NewReader(text)).Read()
-	for _, pair := range pairs {
-		class, weight, ok := strings.Cut(pair, "=")
-		w, bad := strconv.ParseFloat(weight, 64)
-		if !ok || bad != nil {
-			return fmt.Errorf("expected CLASS=WEIGHT with a number as the weight, found %q", pair)
+// pairs adds numbers by name to a map. form describes a pair, and words are values that are no numbers.
+func pairs(form string, to *map[string]float64, words map[string]string) func(text string) error {
+	return func(text string) error {
+		pairs, err := csv.NewReader(strings.NewReader(text)).Read()
+		for _, pair := range pairs {
+			name, value, ok := strings.Cut(pair, "=")
+			number, bad := strconv.ParseFloat(cmp.Or(words[value], value), 64)
+			if !ok || bad != nil {
+				return fmt.Errorf("expected %s, found %q", form, pair)
+			}
+			if *to == nil {
+				*to = map[string]float64{}
+			}
+			(*to)[name] = number
 		}
-		if s.ClassWeights == nil {
-			s.ClassWeights = map[string]float64{}
-		}
-		s.ClassWeights[class] = w
+		return err
 	}
-	return err
 }
 
 var earlyStopForm = regexp.MustCompile(`^([^:]+):(\d+)(?::(min|max))?(?::([^:]+))?$`)

@@ -38,13 +38,14 @@ const Env = "STEADYFIT_TRIAL"
 // of seconds, but at least one execution.
 type spec struct {
 	Library string `json:"library"`
-	// Model is the folder of the SavedModel, Hash the hash of its graph, and Loss the name of
-	// the loss output.
-	Model         string          `json:"model"`
-	Hash          string          `json:"hash"`
-	Loss          string          `json:"loss"`
-	Options       session.Options `json:"options"`
-	Configuration Configuration   `json:"configuration"`
+	// Model is the folder of the SavedModel, with its Hash, loss output, tags and constants.
+	Model         string             `json:"model"`
+	Hash          string             `json:"hash"`
+	Loss          string             `json:"loss"`
+	Tags          []string           `json:"tags"`
+	Constants     map[string]float64 `json:"constants"`
+	Options       session.Options    `json:"options"`
+	Configuration Configuration      `json:"configuration"`
 	// Live chooses between TensorFlow's threads and the calling thread, as a training does.
 	Live bool `json:"live"`
 	// Data is the file of the data (sample).
@@ -207,6 +208,20 @@ func (c Configuration) checkProcess() error {
 	return nil
 }
 
+func (s spec) open() (*savedmodels.Model, error) {
+	model, err := savedmodels.Open(s.Model, s.Tags...)
+	if err == nil && model.Hash != s.Hash {
+		err = fmt.Errorf("%w: the graph of %s is not the one that was planned", savedmodels.ErrChanged, s.Model)
+	}
+	if err == nil {
+		model, err = model.WithLoss(s.Loss)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return model.WithConstants(s.Constants)
+}
+
 func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	if _, err := tfbind.Load(s.Library); err != nil {
 		return nil, err
@@ -220,15 +235,9 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 			err = errors.Join(err, t.close())
 		}
 	}()
-	model, err := savedmodels.Open(s.Model)
+	model, err := s.open()
 	if err != nil {
 		return t, err
-	}
-	if model, err = model.WithLoss(s.Loss); err != nil {
-		return t, err
-	}
-	if model.Hash != s.Hash {
-		return t, fmt.Errorf("%w: the graph of %s is not the one that was planned", savedmodels.ErrChanged, s.Model)
 	}
 	if t.data, err = readSample(s.Data); err != nil {
 		return t, err

@@ -104,7 +104,8 @@ func NewTrials(p *Plan, until time.Time, rounds int) (*Trials, error) {
 		d.MemoryGrowth = true
 	}
 	t := &Trials{plan: p, until: until, rounds: rounds, own: ownMemory(), spec: spec{
-		Library: info.Library, Model: p.Model.Dir, Hash: p.Model.Hash, Loss: p.Model.LossOutput, Options: o,
+		Library: info.Library, Model: p.Model.Dir, Hash: p.Model.Hash, Loss: p.Model.LossOutput, Tags: p.Model.Tags,
+		Constants: p.Model.Constants(), Options: o,
 		Batch: p.Batch, LearningRate: p.LearningRate, Budgeted: p.Budgeted,
 		Live: p.Limits.under(o).Threads && !o.CallerRuns,
 	}}

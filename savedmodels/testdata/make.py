@@ -394,6 +394,9 @@ MODELS = {
 FLAT = {"flat": (True, None), "flatinit": (True, "init"), "flatref": (False, None)}
 
 
+CONSTANTS = ("tags", "training")
+
+
 def shown(path):
     """The output of saved_model_cli for the signatures that users call."""
     out = io.StringIO()
@@ -437,6 +440,79 @@ def export_flat(name, path):
             main_op=v1.variables_initializer(slots) if init else None,
             saver=v1.train.Saver([w]))
         builder.save()
+
+
+class Training(Linear):
+    """Signatures that take a bool: logits are doubled in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.w.assign(tf.ones_like(self.w))
+
+    def logits(self, x, training=False):
+        return (tf.matmul(x, self.w) + self.b) * tf.where(training, 2.0, 1.0)
+
+    @tf.function(input_signature=[spec([None, 3], "x"), spec([None, 1], "y"), spec([], "training", tf.bool)])
+    def train(self, x, y, training):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.logits(x, training) - y))
+        weights = (self.w, self.b)
+        for v, g in zip(weights, tape.gradient(loss, weights)):
+            v.assign_sub(0.01 * g)
+        return {"loss": loss}
+
+    @tf.function(input_signature=[spec([None, 3], "x"), spec([None, 1], "y"), spec([], "training", tf.bool)])
+    def evaluate(self, x, y, training):
+        return {"loss": tf.reduce_mean(tf.square(self.logits(x, training) - y))}
+
+    @tf.function(input_signature=[spec([None, 3], "x"), spec([], "training", tf.bool)])
+    def predict(self, x, training):
+        return {"output": self.logits(x, training)}
+
+
+def export_tags(path):
+    """Two metagraphs, as TensorFlow 1 wrote them, and a number for the whole batch: logits are multiplied by it."""
+    v1 = tf.compat.v1
+    builder = v1.saved_model.Builder(path)
+    build, info = v1.saved_model.build_signature_def, v1.saved_model.build_tensor_info
+    for tags in (["train"], ["serve"]):
+        with tf.Graph().as_default(), v1.Session() as sess:
+            x = v1.placeholder(F32, [None, 3], "x")
+            y = v1.placeholder(F32, [None, 1], "y")
+            keep = v1.placeholder(F32, [], "keep_prob")
+            w = v1.get_variable("w", [3, 1], use_resource=True, initializer=v1.ones_initializer())
+            predicted = tf.matmul(x, w) * keep
+            loss = tf.reduce_mean(tf.square(predicted - y))
+            given = {"x": info(x), "keep_prob": info(keep)}
+            signatures = {"predict": build(given, {"output": info(predicted)}, "predict")}
+            if tags == ["train"]:
+                with tf.control_dependencies([v1.train.GradientDescentOptimizer(0.01).minimize(loss)]):
+                    after = tf.identity(loss, "after")
+                given = dict(given, y=info(y))
+                signatures["train"] = build(given, {"loss": info(after)}, "train")
+                signatures["evaluate"] = build(given, {"loss": info(loss)}, "evaluate")
+            sess.run(v1.global_variables_initializer())
+            saver = v1.train.Saver([w])
+            if tags == ["train"]:
+                builder.add_meta_graph_and_variables(sess, tags, signatures, saver=saver)
+            else:
+                builder.add_meta_graph(tags, signatures, saver=saver)
+    builder.save()
+
+
+def export_constants(name, out):
+    """Models that need constants; they have no files beside them."""
+    path = os.path.join(out, "constants", name)
+    shutil.rmtree(path, ignore_errors=True)
+    if name == "tags":
+        export_tags(path)
+    else:
+        module = Training()
+        tf.saved_model.save(module, path, {s: getattr(module, s) for s in ("train", "evaluate", "predict")},
+                            tf.saved_model.SaveOptions(save_debug_info=False))
+    for extra in ("fingerprint.pb", "assets"):
+        p = os.path.join(path, extra)
+        shutil.rmtree(p) if os.path.isdir(p) else os.path.exists(p) and os.remove(p)
 
 
 def first_step(path):
@@ -492,5 +568,5 @@ if __name__ == "__main__":
     out = os.path.abspath(args.out)
     with tempfile.TemporaryDirectory() as files:
         os.chdir(files)  # the names of vocabularies are in the models
-        for name in args.names or [*MODELS, *FLAT]:
-            export(name, out)
+        for name in args.names or [*MODELS, *FLAT, *CONSTANTS]:
+            (export_constants if name in CONSTANTS else export)(name, out)
