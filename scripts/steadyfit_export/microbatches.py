@@ -42,12 +42,15 @@ class Parts(Metrics):
 
         mixes = trains(keras.layers.BatchNormalization)
         masked = self._masked and len(self.losses) > 1
+        alone = [v for v in self.label_of.items() if not self.outputs[v[0]].shape and not self.labels[v[1]].shape]
+        weighted = f"--label {alone[0][1]}={self.labels[alone[0][1]].dtype}[1]" if alone and self.sample_weight else ""
         reasons = {
             f"each part has its own batch statistics{mixes}": mixes,
             f"each part draws its own random numbers{named(draws)}": self._random,
             "each part changes weights in the forward pass": self._writes,
             "each part divides the losses of several outputs by its own number of elements": masked,
             "the loss compares samples or leaves some out": not self.splits,
+            f"the loss is its mean times the mean of the weights; {weighted} weights the samples": weighted,
             f"{self.optimizer.name} updates repeated rows separately" + trains(keras.layers.Embedding): self._sparse
             and not self._adds(),
         }

@@ -339,12 +339,13 @@ class KerasProgram(Parts):
         """Whether results depend on a last dimension of 1 of the labels.
 
         Keras's own losses and metrics add or remove it. Of a batch of outputs of rank 1, its metrics
-        then take the mean over the samples, and otherwise that over the batches.
+        then take the mean over the samples, and otherwise that over the batches. Its losses weight the
+        samples, and otherwise multiply the mean loss by the mean weight.
         """
         compiled = self._metrics[0].metrics if self.metrics else []
         made = [getattr(item, "_fn", getattr(item, "fn", type(item))) for item in [self.losses[output], *compiled]]
         own = any(not getattr(f, "__module__", "").startswith("keras.") for f in made)
-        return own or bool(compiled) and not self.outputs[output].shape
+        return own or (bool(compiled) or self.sample_weight is not None) and not self.outputs[output].shape
 
     def metadata(self) -> dict[str, Any]:
         """The metadata of the steps."""

@@ -196,6 +196,7 @@ def test_labels_whose_rank_matters(tmp_path):
     assert not fixed(sequential(*parts, metrics=["mae", keras.metrics.MeanSquaredError()]))
     assert not fixed(tower())
     assert fixed(tower(metrics=["mae"]))
+    assert fixed(tower(), sample_weight=True)
     assert fixed(sequential(*parts, metrics=[mean]))
     assert fixed(sequential(*parts, loss=mean))
     assert fixed(own(Jacobian), inputs={"x": "float32[3]"}, labels={"y": "float32[2]"})

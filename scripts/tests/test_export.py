@@ -99,6 +99,93 @@ def test_micro_batches_make_the_same_step(tmp_path, load, random, reduction, wei
     assert result["global_step"] == 3
 
 
+def towers() -> keras.Model:
+    """A dot product of two towers: one value per sample, without a last dimension."""
+    a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+    product = keras.layers.Dense(3)(a) * keras.layers.Dense(3)(b)
+    return keras.Model([a, b], keras.ops.sum(product, axis=-1))
+
+
+def mean_square(y, p):
+    return keras.ops.mean(keras.ops.square(y - p))
+
+
+def in_parts(load, path, feeds, splits):
+    """Yields the weights after the step on a whole batch, and on each split of it."""
+    whole = load(path)
+    whole.run("train", **feeds)
+    yield whole.variables()
+    for split in splits:
+        loaded = load(path)
+        for start, end in itertools.pairwise(split):
+            loaded.run("gradients", **{k: v[start:end] for k, v in feeds.items()})
+        loaded.run("apply")
+        yield loaded.variables()
+
+
+@pytest.mark.parametrize(
+    ("loss", "label", "weighted", "why"),
+    [
+        ("mse", "[]", False, ""),
+        ("mse", "[1]", False, ""),
+        ("mse", "[1]", True, ""),
+        ("mse", "[]", True, "the loss is its mean times the mean of the weights; --label y=float32[1] weights"),
+        ("mae", "[1]", True, ""),
+        ("binary_crossentropy", "[]", False, ""),
+        ("binary_crossentropy", "[1]", True, ""),
+        (mean_square, "[]", False, ""),
+        (mean_square, "[1]", False, ""),
+        (mean_square, "[1]", True, "the loss of 8 random samples is another one than in parts of 3 and 5"),
+    ],
+)
+def test_outputs_of_rank_one_in_parts(tmp_path, load, random, loss, label, weighted, why):
+    """Splits make the step of Keras's fit on the whole batch, or the export says why not."""
+    model = towers()
+    if loss == "binary_crossentropy":
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    labels = {"y": f"float32{label}"}
+    options = {"loss": loss, "labels": labels, "sample_weight": weighted, "check": False}
+    report = export.export(model, tmp_path / "m", optimizer=keras.optimizers.SGD(0.1), **options)
+    assert report.metadata["micro_batches_exact"] is (why == "")
+    assert report.metadata.get("micro_batches_inexact", "").startswith(why)
+    x = {name: random.normal(size=(7, 4)).astype("float32") for name in ("a", "b")}
+    y = random.integers(0, 2, [7, 1][: 1 + (label == "[1]")]).astype("float32")
+    weights = {"sample_weight": random.uniform(0.1, 3, 7).astype("float32")} if weighted else {}
+    splits = [] if why else [range(8), [0, 3, 6, 7], [0, 1, 7]]
+    steps = list(in_parts(load, tmp_path / "m", {**x, "y": y, **weights}, splits))
+    model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
+    model.fit(x, y, batch_size=7, shuffle=False, verbose=0, **weights)
+    for found in steps:
+        for want in model.trainable_variables:
+            np.testing.assert_allclose(found[want.path], want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [256.0, 2.0**24])
+def test_float16_in_parts(tmp_path, load, random, scale):
+    """With a loss scale, splits make the step on the whole batch up to rounding, or skip it as well."""
+
+    def optimizer():
+        return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=scale)
+
+    keras.mixed_precision.set_dtype_policy("mixed_float16")
+    try:
+        model = towers()
+        report = export.export(model, tmp_path / "m", optimizer=optimizer(), loss=mean_square, check=False)
+        assert report.metadata["micro_batches_exact"] is True
+        x = {name: random.normal(size=(7, 4)).astype("float32") for name in ("a", "b")}
+        y = random.normal(size=7).astype("float32")
+        steps = list(in_parts(load, tmp_path / "m", {**x, "y": y}, [range(8), [0, 3, 6, 7], [0, 1, 7]]))
+        before = [v.numpy() for v in model.trainable_variables]
+        model.compile(optimizer(), mean_square, jit_compile=False)
+        model.fit(x, y, batch_size=7, shuffle=False, verbose=0)
+    finally:
+        keras.mixed_precision.set_dtype_policy("float32")
+    for found in steps:
+        for old, want in zip(before, model.trainable_variables, strict=True):
+            assert np.array_equal(old, want.numpy()) is (scale > 256)
+            np.testing.assert_allclose(found[want.path], want.numpy(), rtol=5e-3, atol=5e-3)
+
+
 def test_apply_alone_fails_and_changes_nothing(tmp_path, load):
     export.export(dense(), tmp_path / "m", optimizer="adam", loss=logits_loss(), check=False)
     loaded = load(tmp_path / "m")
