@@ -84,6 +84,16 @@ func (r onRuntime) of(is func(answer) bool) []answer {
 	return slices.DeleteFunc(slices.Clone(r.Answers), func(a answer) bool { return !is(a) })
 }
 
+// User returns the workload of the user's own model, if it neither grows nor crashes. Ill reports whether
+// the summary has a row.
+func (r onRuntime) User() []answer {
+	return r.of(func(a answer) bool { return a.Workload.ID == matrix.User && !a.Grows() && !a.Crashes() })
+}
+
+func (r onRuntime) Ill() bool {
+	return len(r.Kept) > 0 || slices.ContainsFunc(r.Bad(), func(a answer) bool { return !a.OnPurpose() })
+}
+
 // Bad returns the workloads that grow or crash, Peaks the other workloads that have a remedy for
 // their peak, and Settled all remaining ones by their verdict.
 func (r onRuntime) Bad() []answer {
@@ -135,7 +145,8 @@ func (v *view) rowAnchor(runtime int, workload, remedy string) string {
 
 func (v *view) Effects() []look { return looks }
 
-func (a answer) Class() string { return a.growth.class }
+func (a answer) Class() string   { return a.growth.class }
+func (a answer) Heading() string { return a.growth.heading }
 
 // Glance describes the baseline of a workload in two words.
 func (v *view) Glance(runtime string, w matrix.Workload) (g struct {

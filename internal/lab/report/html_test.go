@@ -368,6 +368,37 @@ func TestHTMLUnknown(t *testing.T) {
 	has(t, text, "This result has no curves.")
 }
 
+// A quick matrix of the user's model begins with the verdict on that model, also if only the calibration grows.
+func TestHTMLUser(t *testing.T) {
+	r := fixture(3, 1)
+	keep := func(id string) bool { return id == "W1" || id == matrix.User }
+	r.Combinations = slices.DeleteFunc(r.Combinations, func(c matrix.Combination) bool {
+		return c.Runtime != matrix.Go || c.Remedy != matrix.Baseline || c.Workload != "W0" && c.Workload != "W1"
+	})
+	for i := range r.Combinations {
+		if r.Combinations[i].Workload == "W0" { // it does not grow
+			r.Combinations[i].Workload, r.Combinations[i].Figures.Closed = matrix.User, nil
+		}
+	}
+	for i := range r.Workloads {
+		if r.Workloads[i].ID == "W0" {
+			r.Workloads[i].ID = matrix.User
+		}
+	}
+	r.Workloads = slices.DeleteFunc(r.Workloads, func(w matrix.Workload) bool { return !keep(w.ID) })
+	r.Claims, r.Calibration = nil, nil
+	page := render(t, r)
+	if path := os.Getenv("STEADYFIT_REPORT_USER"); path != "" {
+		require.NoError(t, os.WriteFile(path, []byte(page), 0o644)) // for inspection in a browser
+	}
+	own, purpose := strings.Index(page, `<article class="card own works">`), strings.Index(page, `<article class="card purpose">`)
+	require.Positive(t, own)
+	require.Greater(t, purpose, own, "the calibration comes after the user's model")
+	has(t, page[own:purpose], "Does not grow")
+	hasNot(t, page, `<table class="summary">`)
+	require.NotRegexp(t, `<tbody>\s*</tbody>`, page)
+}
+
 func TestHTMLEmpty(t *testing.T) {
 	for _, r := range []*matrix.Result{{}, {Combinations: []matrix.Combination{{Runtime: "x", Workload: "y", Remedy: "z"}}}} {
 		page := render(t, r)
