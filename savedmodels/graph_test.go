@@ -326,7 +326,7 @@ func TestEndlessCalls(t *testing.T) {
 			meta := trainer(c.funcs, nodeDef("call", "PartitionedCall", nil, attrs{"f": function(main)}))
 			data, err := proto.Marshal(&tfproto.SavedModel{MetaGraphs: []*tfproto.MetaGraphDef{meta}})
 			require.NoError(t, err)
-			_, err = parse("byhand", data)
+			_, err = parse("byhand", data, nil)
 			if c.first == "" {
 				require.NoError(t, err)
 			} else {

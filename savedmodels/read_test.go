@@ -259,7 +259,7 @@ func TestUnknownFieldsOfAGraphAreKept(t *testing.T) {
 	meta.GraphDef.Node[0].ProtoReflect().SetUnknown(unknown)
 	data, err := proto.Marshal(&tfproto.SavedModel{MetaGraphs: []*tfproto.MetaGraphDef{meta}})
 	require.NoError(t, err)
-	src, err := decode(data)
+	src, err := decode(data, nil)
 	require.NoError(t, err)
 	require.Equal(t, unknown, []byte(src.graph.Node[0].ProtoReflect().GetUnknown()))
 }
