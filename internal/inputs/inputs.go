@@ -22,7 +22,7 @@ func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, 
 	}
 	o.Names, o.Numbers = classNames(model, sig), numbers(model, sig)
 	labels := Labels(model, sig)
-	for _, in := range sig.DataInputs() {
+	for _, in := range slices.DeleteFunc(sig.DataInputs(), savedmodels.Tensor.IsSwitch) {
 		if len(labels) != 1 || in.Name != labels[0].Name {
 			o.Inputs = append(o.Inputs, data.FieldSpec{Name: in.Name, Type: in.DType.String(), Shape: sampleShape(in)})
 		}
