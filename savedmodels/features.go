@@ -75,6 +75,30 @@ func (m *Model) Features(train string) (*Features, error) {
 	return m.features(file, roles)
 }
 
+// Only returns saved_model.pb with only the named signatures, and what they, the saver and loading need
+// of the graph. An exported model has a copy of its layers for each signature. Only reads
+// saved_model.pb again, and returns ErrChanged if the file was replaced.
+func (m *Model) Only(signatures []string) (program []byte, err error) {
+	file, err := m.read()
+	if err != nil {
+		return nil, err
+	}
+	d, err := m.division(file)
+	if err != nil {
+		return nil, err
+	}
+	part := *m
+	part.Signatures = slices.DeleteFunc(slices.Clone(m.Signatures), func(s Signature) bool {
+		return !slices.Contains(signatures, s.Name)
+	})
+	for _, s := range part.Signatures {
+		for _, t := range slices.Concat(s.Inputs, s.Outputs) {
+			d.roots = append(d.roots, t.Op)
+		}
+	}
+	return d.program(&part)
+}
+
 // read reads saved_model.pb again. If the file was replaced, the error is ErrChanged.
 func (m *Model) read() ([]byte, error) {
 	file, err := readModel(m.Dir)
@@ -97,7 +121,7 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers, or export with "+
 			"--train-only of scripts/export.py", ErrNoFeatures)
 	}
-	src, err := decode(file, m.Tags)
+	d, err := m.division(file)
 	if err != nil {
 		return nil, err
 	}
@@ -113,8 +137,6 @@ func (m *Model) features(file []byte, roles Roles) (*Features, error) {
 				roles.Train, t.Shape[0])
 		}
 	}
-	d := &division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph),
-		library: &tfproto.FunctionDefLibrary{}}
 	d.changed = m.known.of(roles.used(), facts.changed)
 	return d.divide(roles)
 }
@@ -132,6 +154,16 @@ type division struct {
 	features map[string]string
 	nodes    []*tfproto.NodeDef
 	library  *tfproto.FunctionDefLibrary
+}
+
+// division returns a division of the content of saved_model.pb.
+func (m *Model) division(file []byte) (*division, error) {
+	src, err := decode(file, m.Tags)
+	if err != nil {
+		return nil, err
+	}
+	return &division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph),
+		library: &tfproto.FunctionDefLibrary{}}, nil
 }
 
 func (d *division) divide(roles Roles) (*Features, error) {

@@ -99,11 +99,11 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	if err != nil {
 		return nil, err
 	}
-	src, err := decode(file, m.Tags)
+	d, err := m.division(file)
 	if err != nil {
 		return nil, err
 	}
-	p := newParallel(m, src, o)
+	p := newParallel(d, o)
 	out := &Parallel{}
 	gradients, apply, evaluate := m.find(m.Roles.Gradients), m.find(m.Roles.Apply), m.find(m.Roles.Evaluate)
 	exchanged, err := p.choose(gradients, apply, o.Inexact)
@@ -127,11 +127,10 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	return out, err
 }
 
-func newParallel(m *Model, src *source, o ParallelOptions) *parallel {
+func newParallel(d *division, o ParallelOptions) *parallel {
 	return &parallel{
-		division: division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph),
-			library: &tfproto.FunctionDefLibrary{}},
-		rank: o.Rank, ranks: o.Ranks, functions: map[string]bool{}, instance: contract.FirstInstance,
+		division: *d,
+		rank:     o.Rank, ranks: o.Ranks, functions: map[string]bool{}, instance: contract.FirstInstance,
 	}
 }
 

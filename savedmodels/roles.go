@@ -52,6 +52,17 @@ var (
 	gradientsNames = []string{"gradients", "accumulate"}
 )
 
+// Only returns the roles without the signatures that are not in names.
+func (r Roles) Only(names []string) Roles {
+	for _, role := range []*string{&r.Train, &r.TrainN, &r.Evaluate, &r.Predict, &r.Gradients, &r.Accumulate, &r.Apply,
+		&r.SetLearningRate, &r.ResetMetrics, &r.Finalize, &r.Save, &r.Restore, &r.TrainXLA, &r.TrainNXLA, &r.TrainSync} {
+		if !slices.Contains(names, *role) {
+			*role = ""
+		}
+	}
+	return r
+}
+
 // Training returns the names of the signatures that change the model, without duplicates.
 func (r Roles) Training() []string {
 	return unique(r.Train, r.TrainN, r.TrainXLA, r.TrainNXLA, r.TrainSync, r.Gradients, r.Apply)

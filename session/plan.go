@@ -69,6 +69,7 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	}
 	p := &Plan{model: model, opts: o, roles: model.Roles}
 	if o.ReadOnly {
+		p.limit()
 		if err := model.CheckSafe(); err != nil && !o.AllowUnsafeOps {
 			return nil, err
 		}
@@ -82,6 +83,7 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 		}
 		return nil, err
 	}
+	p.limit()
 	train, err := model.Signature(p.roles.Train)
 	if err != nil {
 		return nil, err
@@ -108,6 +110,13 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// limit removes the roles of signatures that are not loaded.
+func (p *Plan) limit() {
+	if p.opts.Only != nil {
+		p.roles = p.roles.Only(p.opts.Only)
+	}
 }
 
 // Model returns the model of the plan.

@@ -45,6 +45,9 @@ type Options struct {
 	AllowUnsafeOps bool
 	// ReadOnly is for evaluation and prediction. The model need not be trainable.
 	ReadOnly bool
+	// Only names the signatures to load; nil loads all of them. A model takes less memory and time to load
+	// without the signatures that a program does not run. It cannot be combined with Cluster.
+	Only []string `json:",omitempty"`
 	// AllowInexactSplit accepts micro-batches whose update differs from that of the whole
 	// batch; see Plan.CheckSplit.
 	AllowInexactSplit bool
@@ -238,14 +241,22 @@ func (s *Session) load() error {
 // loadModel loads the model into TensorFlow. A model with its own program is loaded from a
 // temporary folder, which TensorFlow no longer needs afterwards.
 func (s *Session) loadModel() (tf *tfbind.Session, err error) {
-	program := s.model.Program
-	switch {
-	case s.rank != nil:
+	if s.rank != nil {
 		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config, s.rank.server)
-	case program == nil:
+	}
+	program := s.model.Program
+	if program == nil && s.opts.Only != nil {
+		if program, err = s.model.Only(s.opts.Only); err != nil {
+			return nil, err
+		}
+	}
+	if program == nil {
 		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
 	}
 	temp, remove, err := files.Scratch("steadyfit-model-")
+	if err != nil && s.model.Program == nil { // without space for temporary files, the whole model is loaded
+		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +273,12 @@ func (s *Session) loadModel() (tf *tfbind.Session, err error) {
 			return nil, err
 		}
 	}
-	return tfbind.LoadSavedModel(temp, s.model.Tags, s.config)
+	tf, err = tfbind.LoadSavedModel(temp, s.model.Tags, s.config)
+	if failed := (*tfbind.Error)(nil); errors.As(err, &failed) {
+		failed.Op = strings.ReplaceAll(failed.Op, temp, s.model.Dir)
+		failed.Message = strings.ReplaceAll(failed.Message, temp, s.model.Dir)
+	}
+	return tf, err
 }
 
 // unusableModel marks an error of TensorFlow about a new model as savedmodels.ErrNotSavedModel. Other

@@ -555,3 +555,33 @@ func compileAndOpen(ctx context.Context, model *savedmodels.Model, o session.Opt
 	}
 	return session.Open(ctx, plan)
 }
+
+// A session that loads some signatures trains with the same bits, and takes no others.
+func TestOnly(t *testing.T) {
+	whole := open(t, "digits-cnn", session.Options{})
+	part := open(t, "digits-cnn", session.Options{Only: []string{"train", "reset_metrics"}})
+	bs := batches(t, digits(t), 32, 4)
+	require.Equal(t, losses(t, whole, bs, 0), losses(t, part, bs, 0))
+	require.NoError(t, part.ResetMetrics(t.Context()))
+	require.Empty(t, part.EvaluateMetrics())
+	require.ErrorIs(t, part.SetMicroBatches(2), savedmodels.ErrNoSignature)
+	_, err := part.Prepare("predict")
+	require.ErrorContains(t, err, "signature predict was not loaded: add it to Options.Only")
+	p, err := part.Snapshot(t.Context())
+	require.NoError(t, err)
+	_, err = part.Reset(t.Context(), "reload", p)
+	require.NoError(t, errors.Join(err, p.Close()))
+	require.Equal(t, losses(t, whole, bs, 4), losses(t, part, bs, 4))
+
+	file, err := os.ReadFile(filepath.Join(whole.Model().Dir, "saved_model.pb"))
+	require.NoError(t, err)
+	program, err := whole.Model().Only([]string{"train"})
+	require.NoError(t, err)
+	require.Less(t, len(program), len(file)/2)
+
+	// The whole model is loaded where no temporary files can be written.
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
+	again := open(t, "digits", session.Options{Only: []string{"train"}})
+	_, err = again.Prepare("predict")
+	require.ErrorContains(t, err, "signature predict was not loaded")
+}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"steadyfit/data"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -40,6 +41,9 @@ func (s *Session) Prepare(signature string) (*Step, error) {
 	sig, err := s.model.Signature(signature)
 	if err != nil {
 		return nil, err
+	}
+	if o := s.opts.Only; o != nil && s.model.Program == nil && !slices.Contains(o, signature) {
+		return nil, option.Errorf("signature %s was not loaded: add it to {Options.Only}", signature)
 	}
 	return s.prepare(s.tf, sig, sig.Outputs, nil)
 }

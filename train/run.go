@@ -384,11 +384,36 @@ func (t *training) openTuned(ctx context.Context) (err error) {
 	if _, ranked := t.ranked(); ranked {
 		t.Loop.Log.Info("waiting for the other ranks", "cluster", t.Cluster)
 		defer t.worker.Busy()()
-	} else if err := t.chooseConfiguration(ctx); err != nil {
-		return err
+	} else {
+		if err := t.chooseConfiguration(ctx); err != nil {
+			return err
+		}
+		t.Session.Only = t.signatures()
+		if err := t.compile(); err != nil {
+			return err
+		}
 	}
 	t.session, err = session.Open(ctx, t.plan)
 	return err
+}
+
+// signatures returns the signatures that this training runs.
+func (t *training) signatures() []string {
+	r, o := t.plan.Roles(), t.Session
+	names := []string{r.Train, r.SetLearningRate, r.ResetMetrics, r.Finalize, r.Save, r.Restore}
+	if t.Loop.Validation != nil {
+		names = append(names, r.Evaluate)
+	}
+	if t.splits() || t.Budget.ofProcess() || o.MicroBatches > 1 {
+		names = append(names, r.Gradients, r.Apply)
+	}
+	if o.StepsPerExecution > 1 {
+		names = append(names, r.TrainN)
+	}
+	if o.Compiled {
+		names = append(names, r.TrainXLA, r.TrainNXLA)
+	}
+	return names
 }
 
 func (t *training) chooseConfiguration(ctx context.Context) error {

@@ -21,6 +21,7 @@ import (
 	"steadyfit/fit"
 
 	"steadyfit/internal/contract"
+	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -82,6 +83,34 @@ func TestRun(t *testing.T) {
 	assert.NotEmpty(t, r.History.ResumedFrom)
 	assert.True(t, bytes.Equal(want, weights(t, c.Out)), "resumed")
 	assert.Equal(t, tfbind.Counts{}, tfbind.Live())
+}
+
+// A training loads the signatures that it runs.
+func TestSignaturesOfATraining(t *testing.T) {
+	samples, _, err := data.Builtin("digits")
+	require.NoError(t, err)
+	parts := []string{"gradients", "apply"}
+	for name, test := range map[string]struct {
+		change func(c *Config)
+		more   []string
+	}{
+		"plain":         {func(*Config) {}, nil},
+		"validation":    {func(c *Config) { c.Loop.Validation = samples }, []string{"evaluate"}},
+		"micro-batches": {func(c *Config) { c.Session.MicroBatches = 2 }, parts},
+		"out of memory": {func(c *Config) { c.OnOutOfMemory = MicroBatch }, parts},
+		"budget":        {func(c *Config) { c.Budget.Limit = memory.GiB }, parts},
+		"several steps": {func(c *Config) { c.Session.StepsPerExecution = 4 }, []string{"train_n"}},
+		"compiled":      {func(c *Config) { c.Session.Compiled = true }, []string{"train_xla", "train_n_xla"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := Config{Model: "builtin:digits", Loop: fit.Loop{Batch: 32, Epochs: 1}}
+			test.change(&c)
+			tr := newTraining(c, nil, nil)
+			require.NoError(t, tr.openModel())
+			found := slices.DeleteFunc(tr.signatures(), func(name string) bool { return name == "" })
+			require.ElementsMatch(t, append([]string{"train", "set_learning_rate", "reset_metrics"}, test.more...), found)
+		})
+	}
 }
 
 // A training without space for its last checkpoint saves its model, and the error names it.
@@ -262,7 +291,7 @@ func TestInputErrors(t *testing.T) {
 				"h.jsonl")))
 		}, syscall.ENOTDIR},
 		"a damaged variable":   {func(c *Config) { c.Model = damaged }, savedmodels.ErrNotSavedModel},
-		"an unknown operation": {func(c *Config) { c.Model = unknown }, savedmodels.ErrNotSavedModel},
+		"an unknown operation": {func(c *Config) { c.Model = unknown }, savedmodels.ErrUnsafeOps},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"},

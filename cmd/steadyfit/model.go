@@ -129,6 +129,7 @@ func (s *settings) infer(cmd *cobra.Command, role func(savedmodels.Roles) string
 		return err
 	}
 	defer ds.Close()
+	s.Session.Only = []string{signature, model.Roles.ResetMetrics}
 	opened, err := s.openWith(cmd, model, weights)
 	if err != nil {
 		return err
