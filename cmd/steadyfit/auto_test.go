@@ -107,7 +107,7 @@ func TestMeasuredChoice(t *testing.T) {
 	assert.True(t, bytes.Equal(want, weights("parts")), "resumed")
 	assert.NoDirExists(t, filepath.Join(dir, "none", "steadyfit", "tune"))
 
-	run("processes", "cache", "--epochs", "30", "--supervise", "--reset", "process:10epochs")
+	run("processes", "cache", "--epochs", "30", "--supervise", "--reset", "process", "--reset-every", "10epochs")
 	assert.True(t, bytes.Equal(want, weights("processes")), "in three processes")
 
 	for i, killed := 0, false; !killed; i++ {

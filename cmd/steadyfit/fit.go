@@ -16,6 +16,7 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/fit"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/texts"
 	"steadyfit/supervise"
@@ -130,6 +131,9 @@ func (s *settings) combine() error {
 		return err
 	}
 	s.Autotune.Fixed = s.fixed()
+	if s.given("reset-every") && s.Reset.Depth == contract.ResetNone {
+		return usagef("--reset-every needs --reset, which says how to reset")
+	}
 	if s.fitSpec.Cluster != nil { // launch supervises its ranks
 		s.Supervise, s.Supervisor.Deadline = train.Always, cmp.Or(s.Supervisor.Deadline, defaultDeadline)
 		s.Supervisor.KillOrphan, s.Supervisor.KeepRunning, s.Supervisor.Grace = true, true, launchGrace

@@ -256,8 +256,11 @@ func (s *settings) memoryFlags() []flag {
 		{"inexact-micro-batches", "fit explain tune", "allow split batches that change the update, as with " +
 			"BatchNormalization or Dropout", "Options.AllowInexactSplit",
 			&s.Session.AllowInexactSplit},
-		{"reset", "fit", "restore, reload or process (a new one) at an interval, as in reload:500steps",
-			"Reset.Depth Reset.EverySteps Reset.EveryEpochs", newReset(&s.Reset)},
+		{"reset", "fit", "restore the variables, reload the model, or restart the process at intervals", "Reset.Depth",
+			newChoice(&s.Reset.Depth, "none restore reload process", contract.ResetNone, contract.ResetRestore,
+				contract.ResetReload, contract.ResetProcess)},
+		{"reset-every", "fit", "interval of --reset, as in 500steps (default 1epoch)", "Reset.EverySteps Reset.EveryEpochs",
+			newInterval(&s.Reset.EverySteps, &s.Reset.EveryEpochs, "")},
 		{"memory-growth", onModel, "take GPU memory as needed instead of at the start, on all GPUs", "Options.MemoryGrowth",
 			&s.Session.Device.MemoryGrowth},
 		{"gpu-memory-fraction", onModel, "fraction of each GPU's memory to take at most (0: TensorFlow's default)",

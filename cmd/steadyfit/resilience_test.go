@@ -16,7 +16,7 @@ func TestFlagsThatWouldDoNothing(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--reset", "reload:10"}, "--reset reload:10: expected a number of steps or epochs"},
+		{[]string{"--reset-every", "10steps"}, "--reset-every needs --reset, which says how to reset"},
 		{[]string{"--memory-budget", "0"}, "--memory-budget 0: expected more than 0"},
 		{[]string{"--memory-budget", "500"}, "--memory-budget 500: 500 B is too small for any training; a number alone is " +
 			"in bytes: did you mean 500MiB?"},

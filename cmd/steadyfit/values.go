@@ -16,7 +16,6 @@ import (
 
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
-	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/texts"
@@ -244,24 +243,6 @@ func newInterval(steps, epochs *int, text string) *value {
 			}
 		}
 		return errors.New("expected a number of steps or epochs, as in 500steps or 2epochs")
-	})
-}
-
-// newReset returns a flag for a depth of resets and their interval.
-func newReset(r *train.Reset) *value {
-	depth := newChoice(&r.Depth, "none restore reload process", contract.ResetNone, contract.ResetRestore,
-		contract.ResetReload, contract.ResetProcess)
-	return newValue(depth.kind+"[:INTERVAL]", "none", func(text string) error {
-		word, every, named := strings.Cut(text, ":")
-		err := depth.set(word)
-		switch {
-		case !named || err != nil:
-		case r.Depth == contract.ResetNone:
-			err = errors.New("none has no interval")
-		default:
-			err = newInterval(&r.EverySteps, &r.EveryEpochs, "").set(every)
-		}
-		return err
 	})
 }
 
