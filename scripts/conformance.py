@@ -32,6 +32,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import conformance_forms as forms
 import conformance_models as models
 import conformance_steps as steps
 import conformance_tables as tables
@@ -47,7 +48,7 @@ def functions(names: str) -> Cases:
     """Cases by the names of functions, with their docstrings."""
     found = {}
     for name in names.split():
-        build = next(getattr(m, name) for m in (models, steps, tables) if hasattr(m, name))
+        build = next(getattr(m, name) for m in (models, steps, tables, forms) if hasattr(m, name))
         found[name] = (build.__doc__.rstrip("."), build)
     return found
 
@@ -108,6 +109,9 @@ GROUPS: dict[str, Cases] = {
         **more_stacks(),
         **functions("float64"),
     },
+    "Common forms": functions(
+        " ".join(n for n, f in vars(forms).items() if getattr(f, "__module__", "") == forms.__name__ and n[0] != "_")
+    ),
     "keras.applications, `weights=None`": {
         name.lower(): (f"`{name}`, images of {size} x {size}", P(tables.application, name, size, options))
         for name, size, options in tables.APPLICATIONS
@@ -138,7 +142,9 @@ def arguments_of(case: Case) -> list[str]:
 
 def fields_of(case: Case, part: slice) -> dict[str, Any]:
     """The arrays of a dataset under the names of the exported inputs."""
-    fields = dict(case.x) if isinstance(case.x, dict) else {"x": case.x}
+    fields = {}
+    for name, x in (case.x if isinstance(case.x, dict) else {"x": case.x}).items():
+        fields |= {f"{name}/{i}": each for i, each in enumerate(x)} if isinstance(x, list) else {name: x}
     if isinstance(case.y, dict):
         fields |= {f"y_{name}": value for name, value in case.y.items()}
     elif case.y is not None:
@@ -173,7 +179,7 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
         train, rest = slice(0, 4 * BATCH), slice(TRAIN, TRAIN + 2 * BATCH)
     own = export.own_methods(case.model)
     try:
-        export.export(case.model, folder / "model", check=False, **case.options)
+        export.export(case.model, folder / "model", **case.options)
     except (export.Refusal, export.UsageError) as error:
         return {"refused": getattr(error, "what", str(error))}
     # Keras trains a separate model, which the export cannot have changed.
