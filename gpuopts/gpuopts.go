@@ -242,8 +242,9 @@ func (o Options) graph() *tfproto.GraphOptions {
 
 var memoryOptimizations = map[string]tfproto.RewriterConfig_MemOptType{
 	"none": tfproto.RewriterConfig_NO_MEM_OPT, "manual": tfproto.RewriterConfig_MANUAL,
-	"swapping": tfproto.RewriterConfig_SWAPPING_HEURISTICS, "recomputation": tfproto.RewriterConfig_RECOMPUTATION_HEURISTICS,
-	"scheduling": tfproto.RewriterConfig_SCHEDULING_HEURISTICS, "heuristics": tfproto.RewriterConfig_HEURISTICS,
+	"swapping":      tfproto.RewriterConfig_SWAPPING_HEURISTICS,
+	"recomputation": tfproto.RewriterConfig_RECOMPUTATION_HEURISTICS,
+	"scheduling":    tfproto.RewriterConfig_SCHEDULING_HEURISTICS, "heuristics": tfproto.RewriterConfig_HEURISTICS,
 }
 
 var toggles = map[string]tfproto.RewriterConfig_Toggle{

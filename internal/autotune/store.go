@@ -54,7 +54,8 @@ func (p *Plan) key(info tfbind.Info) (string, error) {
 	// GOMAXPROCS follows the quota of the control group.
 	parts := []any{
 		format, p.Model.Hash, p.Model.Tags, p.Model.Constants(), p.Batch, p.Budgeted, p.Data.Fields(), o,
-		tfprocess.Influential(os.Environ()), info.Version, library, program, processor, runtime.NumCPU(), runtime.GOMAXPROCS(0),
+		tfprocess.Influential(os.Environ()), info.Version, library, program, processor, runtime.NumCPU(),
+		runtime.GOMAXPROCS(0),
 	}
 	for _, g := range gpu.Kernel(os.DirFS("/")) {
 		parts = append(parts, g.Name)
