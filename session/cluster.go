@@ -84,6 +84,8 @@ func (p *Plan) checkCluster() error {
 	switch {
 	case p.opts.ReadOnly:
 		return refuse("the session was opened read-only")
+	case p.opts.Only != nil:
+		return refuse("a rank loads all signatures, and {Options.Only} names some")
 	case p.opts.StepsPerExecution > 1:
 		return refuse("ranks exchange gradients after each step, so they cannot run {Options.StepsPerExecution %d}",
 			p.opts.StepsPerExecution)

@@ -254,24 +254,15 @@ func (s *Session) loadModel() (tf *tfbind.Session, err error) {
 		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
 	}
 	temp, remove, err := files.Scratch("steadyfit-model-")
-	if err != nil && s.model.Program == nil { // without space for temporary files, the whole model is loaded
+	if err == nil {
+		err = s.writeProgram(temp, program)
+		defer func() { err = errors.Join(err, remove()) }()
+	}
+	switch {
+	case err != nil && s.model.Program == nil: // without space for temporary files, the whole model is loaded
 		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
-	}
-	defer func() { err = errors.Join(err, remove()) }()
-	if err := os.WriteFile(filepath.Join(temp, "saved_model.pb"), program, 0o666); err != nil {
-		return nil, err
-	}
-	dir, err := filepath.Abs(s.model.Dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range []string{"variables", "assets"} {
-		if err := os.Symlink(filepath.Join(dir, name), filepath.Join(temp, name)); err != nil {
-			return nil, err
-		}
 	}
 	tf, err = tfbind.LoadSavedModel(temp, s.model.Tags, s.config)
 	if failed := (*tfbind.Error)(nil); errors.As(err, &failed) {
@@ -279,6 +270,20 @@ func (s *Session) loadModel() (tf *tfbind.Session, err error) {
 		failed.Message = strings.ReplaceAll(failed.Message, temp, s.model.Dir)
 	}
 	return tf, err
+}
+
+// writeProgram writes a program to a folder, with links to the variables and assets of the model.
+func (s *Session) writeProgram(folder string, program []byte) error {
+	dir, err := filepath.Abs(s.model.Dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"variables", "assets"} {
+		if err := os.Symlink(filepath.Join(dir, name), filepath.Join(folder, name)); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(folder, "saved_model.pb"), program, 0o666)
 }
 
 // unusableModel marks an error of TensorFlow about a new model as savedmodels.ErrNotSavedModel. Other
