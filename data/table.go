@@ -173,12 +173,12 @@ func (t *table) readTyped(paths []string, open func(io.ReaderAt, int64, *limit) 
 		}
 		source, err := open(f, size, l)
 		if err == nil && first == nil {
-			first = source.of
+			first = source.columns
 		}
 		switch {
 		case err != nil:
 			err = t.failed(err)
-		case !slices.Equal(first, source.of):
+		case !slices.Equal(first, source.columns):
 			err = fmt.Errorf("%s: its columns or their types differ from those of the first file: write all files with the "+
 				"same columns: %w", path, ErrFormat)
 		default:
