@@ -24,7 +24,7 @@ func TestBuiltinModels(t *testing.T) {
 	for _, name := range names {
 		m, err := Builtin(name)
 		require.NoError(t, err)
-		require.NoError(t, checked(m, CheckOptions{}))
+		require.NoError(t, m.CheckTrainable(false))
 		require.Empty(t, m.Problems)
 		require.NotNil(t, m.Metadata)
 		require.NotEmpty(t, m.Roles.Evaluate)

@@ -57,31 +57,19 @@ const (
 	unsafeFix = "export the model without it; or, if you trust the model like a program, allow unsafe operations"
 )
 
-// CheckOptions are the training options that affect the check of a model.
-type CheckOptions struct {
-	// AllowUnsafeOps accepts operations that access files, the network or Python.
-	AllowUnsafeOps bool
-	// Train names the train signature; empty means Model.Roles.Train.
-	Train string
-}
-
-// CheckTrainable returns the roles for a training, which differ from Model.Roles if opts.Train names
-// another train signature. The error is a *NotTrainableError with all reasons why the model cannot be
-// trained, or ErrNoSignature if opts.Train names a missing signature.
-func (m *Model) CheckTrainable(opts CheckOptions) (Roles, error) {
-	if opts.Train != "" || m == nil {
-		if _, err := m.Signature(opts.Train); err != nil {
-			return Roles{}, err
-		}
+// CheckTrainable returns a *NotTrainableError with all reasons why the model cannot be trained, or nil.
+// allowUnsafeOps accepts operations that access files, the network or Python.
+func (m *Model) CheckTrainable(allowUnsafeOps bool) error {
+	if m == nil {
+		return errNoModel
 	}
-	roles, problems := m.judge(opts.Train)
-	reasons := slices.DeleteFunc(problems, func(p Problem) bool {
-		return p.Severity != failure || opts.AllowUnsafeOps && p.Code == codeUnsafeOp
+	reasons := slices.DeleteFunc(slices.Clone(m.Problems), func(p Problem) bool {
+		return p.Severity != failure || allowUnsafeOps && p.Code == codeUnsafeOp
 	})
 	if len(reasons) > 0 {
-		return Roles{}, &NotTrainableError{Dir: m.Dir, Problems: reasons}
+		return &NotTrainableError{Dir: m.Dir, Problems: reasons}
 	}
-	return roles, nil
+	return nil
 }
 
 // CheckSafe returns ErrUnsafeOps with the names of the unsafe operations that steadyfit would
@@ -100,13 +88,6 @@ func (m *Model) CheckSafe() error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w:\n  %s\n%s", texts.Printable(m.Dir), ErrUnsafeOps, strings.Join(ops, "\n  "), unsafeFix)
-}
-
-// ProblemsFor returns the problems of training the model with the named signature. An empty
-// name means the signature Model.Roles.Train.
-func (m *Model) ProblemsFor(train string) []Problem {
-	_, problems := m.judge(train)
-	return problems
 }
 
 // set is a set of indices in knowledge.vars.
@@ -151,9 +132,9 @@ func (k *knowledge) of(signatures []string, pick func(facts) set) set {
 	return all
 }
 
-// settle derives Roles, Problems, Variables and Inexact from the facts; see CheckOptions.Train for train.
-func (m *Model) settle(train string) {
-	m.Roles, m.Problems = m.judge(train)
+// settle derives Roles, Problems, Variables and Inexact from the facts.
+func (m *Model) settle() {
+	m.Roles, m.Problems = m.judge()
 	k := &m.known
 	trained := k.of(m.Roles.Training(), facts.changed)
 	touched := union(k.load.read, k.load.written, k.save.read, k.save.written, k.restore.read, k.restore.written)
@@ -174,7 +155,7 @@ func (m *Model) settle(train string) {
 	m.Inexact = m.whyInexact()
 }
 
-// judgement collects the roles and problems of a model for one train signature.
+// judgement collects the roles and problems of a model.
 type judgement struct {
 	*Model
 	roles    Roles
@@ -185,14 +166,14 @@ func (j *judgement) report(severity string, code, subject, fix, format string, a
 	j.problems = append(j.problems, Problem{severity, code, subject, fmt.Sprintf(format, args...), fix})
 }
 
-// judge derives roles and problems; see CheckOptions.Train for train.
-func (m *Model) judge(train string) (Roles, []Problem) {
+// judge derives roles and problems.
+func (m *Model) judge() (Roles, []Problem) {
 	j := &judgement{Model: m}
-	j.resolve(train)
+	j.resolve()
 	if s := m.find(j.roles.Train); s != nil {
 		j.checkTrained(s)
 	} else {
-		j.noTrainSignature(train)
+		j.noTrainSignature()
 	}
 	j.checkRestored()
 	j.checkSaved()
@@ -216,9 +197,6 @@ func (m *Model) judge(train string) (Roles, []Problem) {
 func (j *judgement) checkTrained(s *Signature) {
 	f := j.known.signature[s.Name]
 	changed := f.changed().minus(j.known.signature[j.roles.ResetMetrics].written)
-	if slices.Contains(evaluateNames, s.Name) && j.choose(trainNames, (*Signature).HasLoss) != "" {
-		changed = nil // an evaluation may only change random seeds
-	}
 	if len(changed) > 0 || j.known.missing[s.Output(contract.OutputLoss).Op] {
 		return
 	}
@@ -226,18 +204,13 @@ func (j *judgement) checkTrained(s *Signature) {
 	if len(f.read) > 0 {
 		severity = failure
 	}
-	j.report(severity, codeNothingTrained, s.Name, "apply the gradients inside the exported function, or choose "+
-		"another train signature",
+	j.report(severity, codeNothingTrained, s.Name, "apply the gradients inside the exported function",
 		"signature %s changes no weight, so the model would not learn", s.Name)
 }
 
-func (j *judgement) noTrainSignature(train string) {
-	candidates := trainNames
-	if train != "" {
-		candidates = []string{train}
-	}
+func (j *judgement) noTrainSignature() {
 	fix := "export the model with scripts/export.py, or with a signature train that returns the loss"
-	if name := j.choose(candidates, nil); name != "" {
+	if name := j.choose(trainNames, nil); name != "" {
 		s := j.find(name)
 		message := "signature " + name + " has no output loss"
 		if outputs := s.Metrics(); len(outputs) > 0 {
@@ -254,7 +227,7 @@ func (j *judgement) noTrainSignature(train string) {
 	message := "none of the signatures train, learn, train_step exists"
 	if names := j.signatureNames(); len(names) > 0 {
 		message += "; there are " + enumerate(names, 10)
-		fix += "; if one of these trains, choose it as the train signature"
+		fix += "; if one of these trains, export it with the name train"
 	}
 	if len(j.known.tags) > 1 {
 		fix = "choose another metagraph by its tags: " + tagSets(j.known.tags)

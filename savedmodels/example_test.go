@@ -37,7 +37,7 @@ func ExampleModel_CheckTrainable() {
 		fmt.Println(err)
 		return
 	}
-	_, err = m.CheckTrainable(savedmodels.CheckOptions{})
+	err = m.CheckTrainable(false)
 	fmt.Println(errors.Is(err, savedmodels.ErrUnsafeOps))
 	var refused *savedmodels.NotTrainableError
 	if errors.As(err, &refused) {
@@ -45,8 +45,7 @@ func ExampleModel_CheckTrainable() {
 			fmt.Println(p.Severity, p.Code, p.Subject)
 		}
 	}
-	roles, err := m.CheckTrainable(savedmodels.CheckOptions{AllowUnsafeOps: true})
-	fmt.Println(roles.Train, err)
+	fmt.Println(m.CheckTrainable(true))
 	// Output:
 	// true
 	// error unsafe-op DatasetFromGraph
@@ -54,5 +53,5 @@ func ExampleModel_CheckTrainable() {
 	// error unsafe-op ReadFile
 	// error unsafe-op SaveV2
 	// error unsafe-op WriteFile
-	// train <nil>
+	// <nil>
 }

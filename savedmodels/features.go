@@ -30,9 +30,8 @@ var ErrNoFeatures = errors.New("the model has no frozen part to compute once")
 // features of a sample do not depend on the other samples.
 type Features struct {
 	// Model is the model with another program, in which Train, Evaluate and Gradients take the
-	// features instead of the data inputs that only the frozen part needs. Its Roles.Train is the
-	// signature for which the model was divided. Predict, the saver and the variables are
-	// unchanged. The names of the original signatures begin with "original/".
+	// features instead of the data inputs that only the frozen part needs. Predict, the saver and the
+	// variables are unchanged. The name of the original train signature begins with "original/".
 	Model *Model
 	// Compute is the signature that computes the features from data inputs. Each output is an
 	// input of Train with the same name.
@@ -60,19 +59,47 @@ const (
 	addedPrefix = "steadyfit_features_"
 )
 
-// Features divides the model for training with the named signature; empty means the usual one.
-// If that is not possible, the error is ErrNoFeatures with the reason. It reads
-// saved_model.pb again, and returns ErrChanged if the file was replaced.
-func (m *Model) Features(train string) (*Features, error) {
-	roles, err := m.CheckTrainable(CheckOptions{AllowUnsafeOps: true, Train: train})
-	if err != nil {
+// Features divides the model. If that is not possible, the error is ErrNoFeatures with the reason. It
+// reads saved_model.pb again, and returns ErrChanged if the file was replaced.
+func (m *Model) Features() (*Features, error) {
+	if err := m.CheckTrainable(true); err != nil {
 		return nil, err
 	}
 	file, err := m.read()
 	if err != nil {
 		return nil, err
 	}
-	return m.features(file, roles)
+	return m.features(file)
+}
+
+// features implements Features for the content of saved_model.pb.
+func (m *Model) features(file []byte) (*Features, error) {
+	train := m.Roles.Train
+	if f := m.known.signature[train].fleeting; len(f) > 0 {
+		return nil, fmt.Errorf("%w: signature %s: %s (%s) %s, which no checkpoint includes", ErrNoFeatures, train,
+			f[0].where, f[0].op, f[0].does)
+	}
+	if m.Base == "" {
+		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers, or export with "+
+			"--train-only of scripts/export.py", ErrNoFeatures)
+	}
+	for _, name := range []string{computeSignature, contract.OriginalPrefix + train} {
+		if m.find(name) != nil {
+			return nil, fmt.Errorf("%w: it has a signature named %s, a name that is needed for another signature", ErrNoFeatures,
+				name)
+		}
+	}
+	for _, t := range m.find(train).DataInputs() {
+		if !t.UnknownRank && len(t.Shape) > 0 && t.Shape[0] >= 0 {
+			return nil, fmt.Errorf("%w: input %s of signature %s takes batches of %d samples only", ErrNoFeatures, t.Name,
+				train, t.Shape[0])
+		}
+	}
+	d, err := m.division(file)
+	if err != nil {
+		return nil, err
+	}
+	return d.divide()
 }
 
 // Only returns saved_model.pb with only the named signatures, and what they, the saver and loading need
@@ -111,45 +138,14 @@ func (m *Model) read() ([]byte, error) {
 	return file, nil
 }
 
-// features implements Features for the content of saved_model.pb.
-func (m *Model) features(file []byte, roles Roles) (*Features, error) {
-	if f := m.known.signature[roles.Train].fleeting; len(f) > 0 {
-		return nil, fmt.Errorf("%w: signature %s: %s (%s) %s, which no checkpoint includes", ErrNoFeatures, roles.Train,
-			f[0].where, f[0].op, f[0].does)
-	}
-	if m.Base == "" {
-		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers, or export with "+
-			"--train-only of scripts/export.py", ErrNoFeatures)
-	}
-	d, err := m.division(file)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range []string{computeSignature, contract.OriginalPrefix + roles.Train} {
-		if m.find(name) != nil {
-			return nil, fmt.Errorf("%w: it has a signature named %s, a name that is needed for another signature", ErrNoFeatures,
-				name)
-		}
-	}
-	for _, t := range m.find(roles.Train).DataInputs() {
-		if !t.UnknownRank && len(t.Shape) > 0 && t.Shape[0] >= 0 {
-			return nil, fmt.Errorf("%w: input %s of signature %s takes batches of %d samples only", ErrNoFeatures, t.Name,
-				roles.Train, t.Shape[0])
-		}
-	}
-	d.changed = m.known.of(roles.used(), facts.changed)
-	return d.divide(roles)
-}
-
 // division adds the signatures of Features to a graph.
 type division struct {
-	model   *Model
-	meta    *tfproto.MetaGraphDef // without its graph
-	def     *tfproto.GraphDef
-	graph   *graph
-	changed set
-	frozen  map[[2]string]bool // whether a variable is frozen, by its container and name
-	roots   []string           // tensors and operations of the original graph that are still needed
+	model  *Model
+	meta   *tfproto.MetaGraphDef // without its graph
+	def    *tfproto.GraphDef
+	graph  *graph
+	frozen map[[2]string]bool // whether a variable is frozen, by its container and name
+	roots  []string           // tensors and operations of the original graph that are still needed
 	// features has the names of the features by the hash of their computation.
 	features map[string]string
 	nodes    []*tfproto.NodeDef
@@ -166,9 +162,9 @@ func (m *Model) division(file []byte) (*division, error) {
 		library: &tfproto.FunctionDefLibrary{}}, nil
 }
 
-func (d *division) divide(roles Roles) (*Features, error) {
-	named := *d.model
-	named.Signatures, named.Roles = nil, roles
+func (d *division) divide() (*Features, error) {
+	named, roles := *d.model, d.model.Roles
+	named.Signatures = nil
 	divided := map[string]Signature{}
 	features := &Features{Model: &named, Compute: computeSignature}
 	for _, role := range unique(roles.Train, roles.Evaluate, roles.Gradients) {
@@ -214,7 +210,7 @@ func (d *division) divide(roles Roles) (*Features, error) {
 	if named.Program, err = d.program(&named); err != nil {
 		return nil, err
 	}
-	named.settle(roles.Train)
+	named.settle()
 	return features, nil
 }
 

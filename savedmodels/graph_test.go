@@ -60,7 +60,7 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 			true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := checked(read(t, c.meta), CheckOptions{})
+			err := read(t, c.meta).CheckTrainable(false)
 			if c.found {
 				require.ErrorIs(t, err, ErrUnsafeOps)
 			} else {
@@ -95,7 +95,7 @@ func TestUnsafeOperationsOutsideTraining(t *testing.T) {
 	m := read(t, meta)
 	require.Equal(t, []string{"warning unsafe-op ReadFile"}, brief(m.Problems))
 	require.Contains(t, m.Problems[0].Message, "run by signature dump, at w")
-	require.NoError(t, checked(m, CheckOptions{}))
+	require.NoError(t, m.CheckTrainable(false))
 
 	// The same operations run at load, through the init signature of TensorFlow 2 or the
 	// collection of TensorFlow 1.
@@ -103,7 +103,7 @@ func TestUnsafeOperationsOutsideTraining(t *testing.T) {
 	meta.GraphDef.Node = append(meta.GraphDef.Node, nodeDef("w", "ReadFile", nil, nil))
 	meta.SignatureDef[initSignature] = &tfproto.SignatureDef{Outputs: infos{initSignature: info("w", 0)}}
 	m = read(t, meta)
-	require.ErrorIs(t, checked(m, CheckOptions{}), ErrUnsafeOps)
+	require.ErrorIs(t, m.CheckTrainable(false), ErrUnsafeOps)
 	require.Contains(t, m.Problems[0].Message, "run by loading the model")
 	require.Len(t, m.Signatures, 1, "it is no signature to call")
 
@@ -111,7 +111,7 @@ func TestUnsafeOperationsOutsideTraining(t *testing.T) {
 	require.Empty(t, read(t, meta).Problems)
 	meta.CollectionDef = map[string]*tfproto.CollectionDef{"legacy_init_op": {
 		Kind: &tfproto.CollectionDef_NodeList_{NodeList: &tfproto.CollectionDef_NodeList{Value: []string{"w"}}}}}
-	require.ErrorIs(t, checked(read(t, meta), CheckOptions{}), ErrUnsafeOps)
+	require.ErrorIs(t, read(t, meta).CheckTrainable(false), ErrUnsafeOps)
 }
 
 func TestSaverMayDoNothingButSave(t *testing.T) {
@@ -145,7 +145,7 @@ func TestCacheInFile(t *testing.T) {
 				nodeDef("c", "CacheDataset", []string{"name", "i:output:0"}, nil))
 			m := read(t, trainer([]*tfproto.FunctionDef{cache}, nodeDef("name", c.op, nil, c.file),
 				nodeDef("call", "PartitionedCall", []string{"name"}, attrs{"f": function("f")})))
-			require.Equal(t, c.found, checked(m, CheckOptions{}) != nil)
+			require.Equal(t, c.found, m.CheckTrainable(false) != nil)
 		})
 	}
 }
@@ -217,7 +217,7 @@ func TestVocabularyAssets(t *testing.T) {
 			}
 			meta.AssetFileDef = []*tfproto.AssetFileDef{{TensorInfo: info(c.asset, tfproto.DataType_DT_STRING),
 				Filename: cmp.Or(c.path, "vocabulary.txt")}}
-			require.NotEqual(t, c.safe, errors.Is(checked(read(t, meta), CheckOptions{}), ErrUnsafeOps))
+			require.NotEqual(t, c.safe, errors.Is(read(t, meta).CheckTrainable(false), ErrUnsafeOps))
 		})
 	}
 }
@@ -422,7 +422,7 @@ func TestTextIsSafeForTerminals(t *testing.T) {
 	m := read(t, meta)
 	var out bytes.Buffer
 	require.NoError(t, m.WriteText(&out))
-	out.WriteString(checked(m, CheckOptions{}).Error())
+	out.WriteString(m.CheckTrainable(false).Error())
 	for _, r := range out.String() {
 		require.True(t, r == '\n' || texts.Printable(string(r)) == string(r), "%q", r)
 	}

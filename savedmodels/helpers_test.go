@@ -51,11 +51,6 @@ func open(t testing.TB, name string) *Model {
 	return m
 }
 
-func checked(m *Model, o CheckOptions) error {
-	_, err := m.CheckTrainable(o)
-	return err
-}
-
 // brief formats problems as "severity code subject".
 func brief(problems []Problem) []string {
 	out := []string{}
@@ -169,6 +164,6 @@ func read(t testing.TB, metas ...*tfproto.MetaGraphDef) *Model {
 	require.NoError(t, err)
 	m, err := parse("byhand", data, nil)
 	require.NoError(t, err)
-	m.settle("")
+	m.settle()
 	return m
 }

@@ -208,7 +208,7 @@ func Open(dir string, tags ...string) (*Model, error) {
 		m.Metadata.rename(s.Inputs)
 		m.Metadata.rename(s.Outputs)
 	}
-	m.settle("")
+	m.settle()
 	m.findBase()
 	if len(tags) > 0 {
 		record := m.record()
@@ -261,7 +261,7 @@ func (m *Model) WithConstants(values map[string]float64) (*Model, error) {
 				cmp.Or(enumerate(slices.Compact(inputs), 8), "none"), "correct the name, or leave it out")
 		}
 	}
-	m.settle("")
+	m.settle()
 	return m, nil
 }
 
@@ -312,7 +312,7 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 		return nil, &option.Error{Option: "Model.WithLoss", Value: output, Reason: reason,
 			Fix: "correct the name, or omit it", Err: ErrNoSignature}
 	}
-	named.settle("")
+	named.settle()
 	return &named, nil
 }
 

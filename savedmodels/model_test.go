@@ -195,42 +195,22 @@ func TestSignatureHelpers(t *testing.T) {
 }
 
 func TestCheckTrainable(t *testing.T) {
-	require.NoError(t, checked(open(t, "good"), CheckOptions{}))
+	require.NoError(t, open(t, "good").CheckTrainable(false))
 
 	unsafe := open(t, "unsafe")
-	err := checked(unsafe, CheckOptions{})
+	err := unsafe.CheckTrainable(false)
 	require.ErrorAs(t, err, new(*NotTrainableError))
 	require.ErrorIs(t, err, ErrUnsafeOps)
 	require.ErrorContains(t, err, "ReadFile reads files: run by signature train, at while/cond/ReadFile in function")
 	require.ErrorContains(t, err, "allow unsafe operations")
-	require.NoError(t, checked(unsafe, CheckOptions{AllowUnsafeOps: true}))
+	require.NoError(t, unsafe.CheckTrainable(true))
 
-	trap := checked(open(t, "trap"), CheckOptions{AllowUnsafeOps: true})
+	trap := open(t, "trap").CheckTrainable(true)
 	require.NotErrorIs(t, trap, ErrUnsafeOps)
 	require.ErrorContains(t, trap, "6 variables that training uses: sequential/dense/bias")
 	var typed *NotTrainableError
 	require.ErrorAs(t, trap, &typed)
 	require.Equal(t, codeOptimizerNotRestored, typed.Problems[0].Code)
-}
-
-func TestTrainOverride(t *testing.T) {
-	m := open(t, "good")
-	_, err := m.CheckTrainable(CheckOptions{Train: "evaluate"})
-	require.ErrorAs(t, err, new(*NotTrainableError), "it has a loss, but changes nothing")
-	require.ErrorContains(t, err, codeNothingTrained)
-	roles, err := m.CheckTrainable(CheckOptions{Train: "train_xla"})
-	require.NoError(t, err)
-	require.Equal(t, "train_xla", roles.Train)
-	require.Empty(t, roles.TrainN, "train_n would train something else")
-	require.Equal(t, "train", m.Roles.Train, "the model itself is not changed")
-	roles, err = m.CheckTrainable(CheckOptions{Train: "train"})
-	require.NoError(t, err)
-	require.Equal(t, m.Roles, roles)
-
-	err = checked(m, CheckOptions{Train: "predict"})
-	require.ErrorAs(t, err, new(*NotTrainableError))
-	require.ErrorContains(t, err, "signature predict has no output loss")
-	require.ErrorIs(t, checked(m, CheckOptions{Train: "trian"}), ErrNoSignature)
 }
 
 func TestMarshalJSON(t *testing.T) {
@@ -281,7 +261,7 @@ func TestMetadata(t *testing.T) {
 		m := write(bad)
 		require.Nil(t, m.Metadata)
 		require.Equal(t, []string{"warning metadata-unreadable assets.extra/steadyfit.json"}, brief(m.Problems), bad)
-		require.NoError(t, checked(m, CheckOptions{}))
+		require.NoError(t, m.CheckTrainable(false))
 	}
 }
 
@@ -306,15 +286,15 @@ func TestWithLoss(t *testing.T) {
 			loss.Name = "total"
 		}
 	}
-	m.settle("")
+	m.settle()
 	require.Empty(t, m.Roles.Train)
-	require.ErrorContains(t, checked(m, CheckOptions{}),
+	require.ErrorContains(t, m.CheckTrainable(false),
 		"signature train has no output loss; its scalars are accuracy, total")
 	_, err = m.WithLoss("nothing")
 	require.ErrorIs(t, err, ErrNoSignature)
 	named, err := m.WithLoss("total")
 	require.NoError(t, err)
-	require.NoError(t, checked(named, CheckOptions{}))
+	require.NoError(t, named.CheckTrainable(false))
 	require.Equal(t, "train", named.Roles.Train)
 	require.Equal(t, "evaluate", named.Roles.Evaluate)
 	train, err := named.Signature("train")

@@ -93,7 +93,7 @@ func (d *division) argument(s *Signature, a flatArg) (kind, *Tensor) {
 				d.frozen[[2]string{v.Container, v.Name}] = v.Frozen
 			}
 		}
-		if !d.changed[n.variable] && d.frozen[[2]string{v.container, v.name}] {
+		if d.frozen[[2]string{v.container, v.name}] {
 			return frozen, nil
 		}
 		return live, nil

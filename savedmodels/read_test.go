@@ -153,7 +153,7 @@ func TestDamagedModels(t *testing.T) {
 	try := func(data []byte) {
 		m, err := parse("damaged", data, nil)
 		if err == nil {
-			m.settle("")
+			m.settle()
 			require.NoError(t, m.WriteText(&bytes.Buffer{}))
 			return
 		}
@@ -231,10 +231,10 @@ func FuzzRead(f *testing.F) {
 			require.True(t, errors.Is(err, ErrNotSavedModel) || errors.Is(err, errTooLarge), "%v", err)
 			return
 		}
-		m.settle("")
+		m.settle()
 		if m.Roles.Train != "" {
 			m.Base = "known"
-			testkit.Allocates(t, 256<<20, func() { _, err = m.features(data, m.Roles) })
+			testkit.Allocates(t, 256<<20, func() { _, err = m.features(data) })
 			if err != nil {
 				require.True(t, errors.Is(err, ErrNoFeatures) || errors.Is(err, errTooLarge), "%v", err)
 			}
@@ -243,7 +243,7 @@ func FuzzRead(f *testing.F) {
 		require.NoError(t, m.WriteText(&first))
 		again, err := parse("fuzz", data, nil)
 		require.NoError(t, err)
-		again.settle("")
+		again.settle()
 		again.Base = m.Base
 		require.NoError(t, again.WriteText(&second))
 		require.Equal(t, first.String(), second.String())

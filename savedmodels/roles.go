@@ -94,14 +94,10 @@ func (m *Model) choose(names []string, suits func(*Signature) bool) string {
 }
 
 // resolve chooses the roles and reports signatures that have the name of a role but cannot be
-// used. train names the train signature; empty means the usual one.
-func (j *judgement) resolve(train string) {
+// used.
+func (j *judgement) resolve() {
 	r := &j.roles
-	usual := j.choose(trainNames, (*Signature).HasLoss)
-	r.Train = usual
-	if train != "" {
-		r.Train = j.choose([]string{train}, (*Signature).HasLoss)
-	}
+	r.Train = j.choose(trainNames, (*Signature).HasLoss)
 	r.Evaluate = j.choose(evaluateNames, (*Signature).HasLoss)
 	r.Predict = j.choose(predictNames, nil)
 	r.SetLearningRate = j.take("set_learning_rate", func(s *Signature) string {
@@ -126,24 +122,16 @@ func (j *judgement) resolve(train string) {
 	if r.Evaluate != "" {
 		r.Evaluate = j.take(r.Evaluate, same)
 	}
-	// If the train signature has no usual name, the signature of several steps has its name
-	// followed by _n.
-	many := "train_n"
-	if r.Train != usual {
-		many = r.Train + "_n"
-	}
-	r.TrainN = j.take(many, func(v *Signature) string { return v.differs(s, 1) })
+	r.TrainN = j.take("train_n", func(v *Signature) string { return v.differs(s, 1) })
 	r.TrainXLA = j.takeCompiled(r.Train)
 	r.TrainNXLA = j.takeCompiled(r.TrainN)
-	if r.Train == usual {
-		r.TrainSync = j.take("train_sync", func(v *Signature) string {
-			if v.Input(contract.InputGroupSize) == nil {
-				return "it has no input " + contract.InputGroupSize
-			}
-			return same(v)
-		})
-		j.resolveMicroBatches(same)
-	}
+	r.TrainSync = j.take("train_sync", func(v *Signature) string {
+		if v.Input(contract.InputGroupSize) == nil {
+			return "it has no input " + contract.InputGroupSize
+		}
+		return same(v)
+	})
+	j.resolveMicroBatches(same)
 	j.resolveSaving()
 }
 

@@ -48,8 +48,7 @@ func (m *Model) WriteText(w io.Writer) error {
 }
 
 func (m *Model) trainable() bool {
-	_, err := m.CheckTrainable(CheckOptions{})
-	return err == nil
+	return m.CheckTrainable(false) == nil
 }
 
 func (m *Model) writeVerdict(b *bytes.Buffer) {
@@ -193,7 +192,7 @@ func (m *Model) writeVariables(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "Checkpoints leave out %s (%d bytes, base %.12s). An adapter holds %s, %d bytes.\n",
 		texts.Count(frozen, "frozen variable"), frozenBytes, m.Base, texts.Count(weights, "variable"), weightBytes)
-	if f, err := m.Features(""); err == nil {
+	if f, err := m.Features(); err == nil {
 		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", texts.Count(f.Operations, "frozen operation"),
 			texts.Printable(f.End))
 	} else if errors.Is(err, ErrNoFeatures) {

@@ -100,10 +100,6 @@ func (p *Plan) checkSplit() error {
 
 // whyWhole returns why the model has no signatures for micro-batches.
 func (p *Plan) whyWhole() string {
-	if r := p.model.Roles; r.Gradients != "" && r.Train != p.roles.Train {
-		return fmt.Sprintf("%s and %s belong to the signature %s, but the model is trained with %s", r.Gradients, r.Apply,
-			r.Train, p.roles.Train)
-	}
 	if why := unusable(p.model, "gradients", "accumulate", "apply"); why != "" {
 		return why
 	}

@@ -200,8 +200,6 @@ func TestCheckSplit(t *testing.T) {
 			"scripts/export.py does by default"},
 		"fewer results": {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, savedmodels.ErrNoSignature,
 			"does not report mae"},
-		"another signature": {noted(t, "digits", nil), session.Options{TrainSignature: "gradients"},
-			savedmodels.ErrNoSignature, "belong to the signature train, but the model is trained with gradients"},
 		"scaled": {altered(t, "digits-scaled", untold("apply")), session.Options{}, nil, ""},
 		"scale not taken": {altered(t, "digits-scaled", unscaled), session.Options{}, savedmodels.ErrNoSignature,
 			"gradients does not take loss_scale, which train does"},
@@ -235,14 +233,9 @@ func TestMicroBatchesOption(t *testing.T) {
 		"Options.MicroBatches -1: expected 0 or more":                        {MicroBatches: -1},
 		"Options.MicroBatches 2: conflicts with Options.StepsPerExecution 5": {MicroBatches: 2, StepsPerExecution: 5},
 		"Options.MicroBatches 2: conflicts with Options.Compiled":            {MicroBatches: 2, Compiled: true},
-		"no gradients": {MicroBatches: 2, TrainSignature: "gradients"},
 	} {
 		_, err := session.Compile(digits, o)
 		var refused *option.Error
-		if o.TrainSignature != "" {
-			require.ErrorIs(t, err, savedmodels.ErrNoSignature)
-			continue
-		}
 		require.ErrorAs(t, err, &refused)
 		assert.ErrorContains(t, err, says)
 	}

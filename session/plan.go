@@ -59,7 +59,6 @@ func (p *Plan) nameEvaluation() error {
 
 // Compile makes the plan of a model. The errors are:
 //   - *savedmodels.NotTrainableError and savedmodels.ErrUnsafeOps for the model.
-//   - savedmodels.ErrNoSignature for Options.TrainSignature.
 //   - *option.Error for Options.StepsPerExecution (ErrStack), for Options.Compiled
 //     (savedmodels.ErrNoSignature), for Options.MicroBatches (the errors of CheckSplit), and for
 //     Options.Cluster (savedmodels.ErrNoSignature, ErrInexactSplit).
@@ -75,12 +74,7 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 		}
 		return p, p.nameEvaluation()
 	}
-	var err error
-	if p.roles, err = model.CheckTrainable(savedmodels.CheckOptions{AllowUnsafeOps: o.AllowUnsafeOps,
-		Train: o.TrainSignature}); err != nil {
-		if o.TrainSignature != "" {
-			err = &option.Error{Option: "Options.TrainSignature", Value: o.TrainSignature, Reason: err.Error(), Err: err}
-		}
+	if err := model.CheckTrainable(o.AllowUnsafeOps); err != nil {
 		return nil, err
 	}
 	p.limit()
@@ -306,10 +300,6 @@ func (p *Plan) layouts() (plain, compiled *layout, err error) {
 func (p *Plan) whySingle() string {
 	if why := unusable(p.model, "train_n"); why != "" {
 		return why
-	}
-	if r := p.model.Roles; r.TrainN != "" {
-		return fmt.Sprintf("%s belongs to the signature %s, but the model is trained with %s", r.TrainN, r.Train,
-			p.roles.Train)
 	}
 	return "the model has no signature train_n; export it with one, as scripts/export.py does"
 }

@@ -57,7 +57,7 @@ func (s *Session) Resolved(ctx context.Context, b data.Batch) (r resolved.Settin
 
 // untraceable reports whether a step cannot be traced and undone.
 func (s *Session) untraceable() bool {
-	return s.train == nil || s.rank != nil || slices.ContainsFunc(s.model.ProblemsFor(s.opts.TrainSignature),
+	return s.train == nil || s.rank != nil || slices.ContainsFunc(s.model.Problems,
 		func(p savedmodels.Problem) bool {
 			return p.Code == contract.CodeStateNotSaved || p.Code == contract.CodeNoSaver && len(s.model.Variables) > 0
 		})

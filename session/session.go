@@ -29,8 +29,7 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Options configure a session. The zero value trains with the model's usual train signature and
-// TensorFlow's default settings.
+// Options configure a session. The zero value trains with TensorFlow's default settings.
 type Options struct {
 	// Device has the settings of TensorFlow's devices. TensorFlow reads some of them once per
 	// process. A different value in a later session is gpuopts.ErrTooLate. The first Open sets
@@ -38,8 +37,6 @@ type Options struct {
 	Device gpuopts.Options
 	// Config is a serialized tensorflow.ConfigProto whose fields override Device.
 	Config []byte
-	// TrainSignature names the train signature; empty means savedmodels.Roles.Train.
-	TrainSignature string
 	// AllowUnsafeOps accepts operations that access files, the network or Python; see
 	// savedmodels.Model.CheckSafe.
 	AllowUnsafeOps bool

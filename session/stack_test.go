@@ -338,8 +338,6 @@ func TestCompileStack(t *testing.T) {
 		"not asked for": {without, session.Options{StepsPerExecution: 1}, ""},
 		"negative":      {stacked(t, nil), session.Options{StepsPerExecution: -1}, "expected 0 or more"},
 		"no train_n":    {without, session.Options{StepsPerExecution: 2}, "has no signature train_n"},
-		"another signature": {fixture("good"), session.Options{StepsPerExecution: 2, TrainSignature: "train_xla"},
-			"belongs to the signature train"},
 		"one seed": {stacked(t, resize("seed", 2)), session.Options{StepsPerExecution: 2},
 			"takes seed without dimensions"},
 		"fewer inputs": {stacked(t, func(n *tfproto.SignatureDef) { delete(n.Inputs, "sample_weight") }),

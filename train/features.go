@@ -60,7 +60,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	if err := t.mayCache(); err != nil {
 		return err
 	}
-	f, err := t.model.Features(t.Session.TrainSignature)
+	f, err := t.model.Features()
 	if errors.Is(err, savedmodels.ErrNoFeatures) {
 		return &noFeatures{err}
 	}

@@ -143,7 +143,7 @@ var frozenCases = []struct {
 //lane:skip race (a larger model)
 //lane:skip check (long)
 func TestCachedFeatures(t *testing.T) {
-	kinds := []string{"two steps", "rate"}
+	kinds := []string{"rate"}
 	for _, c := range frozenCases {
 		kinds = append(kinds, c.kind)
 	}
@@ -152,7 +152,7 @@ func TestCachedFeatures(t *testing.T) {
 		name string
 		test func(*testing.T, string)
 	}{
-		{"kinds", frozenKinds}, {"signature", otherSignature}, {"rate", rateAsInput}, {"shuffled", shuffledData},
+		{"kinds", frozenKinds}, {"rate", rateAsInput}, {"shuffled", shuffledData},
 		{"resume", resumeCached},
 		{"large", largeFeatures}, {"autotune", resumeChosen}, {"trial", trialOfFeatures},
 	} {
@@ -182,30 +182,6 @@ func frozenKinds(t *testing.T, dir string) {
 			assert.Equal(t, without, with)
 		})
 	}
-}
-
-// A divided model has the roles for the train signature that the options name.
-func otherSignature(t *testing.T, dir string) {
-	m, err := savedmodels.Open(filepath.Join(dir, "two steps"))
-	require.NoError(t, err)
-	f, err := m.Features("learn")
-	require.NoError(t, err)
-	assert.Equal(t, []string{"learn", "evaluate", "predict"},
-		[]string{f.Model.Roles.Train, f.Model.Roles.Evaluate, f.Model.Roles.Predict})
-	trained := 0
-	for _, v := range f.Model.Variables {
-		if v.Trained {
-			trained++
-		}
-	}
-	assert.Equal(t, 2, trained)
-	learn := func(o *Config) { o.Session.TrainSignature = "learn" }
-	want, _, err := trainFrozen(dir, "two steps", "", learn)
-	require.NoError(t, err)
-	got, report, err := trainFrozen(dir, "two steps", On, learn)
-	require.NoError(t, err)
-	assert.Equal(t, want, got)
-	assert.Contains(t, report, "2 operations")
 }
 
 // A shuffled dataset is trained in another order in each epoch, with cached features, too.

@@ -301,7 +301,7 @@ func (t *training) compile() (err error) {
 // warn logs problems of the model that matter for this training. State that is not in
 // checkpoints matters for resumes and resets, except for the depth "restore".
 func (t *training) warn() {
-	problems := t.model.ProblemsFor(t.Session.TrainSignature)
+	problems := t.model.Problems
 	for _, p := range problems {
 		if p.Code == contract.CodeMetadata {
 			t.Loop.Log.Warn("the notes of the exporter cannot be read; names of classes and ranges of inputs are unknown",

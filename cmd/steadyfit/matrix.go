@@ -308,7 +308,7 @@ func (s *settings) checkUser() error {
 	if err != nil {
 		return err
 	}
-	if _, err := m.CheckTrainable(savedmodels.CheckOptions{}); err != nil {
+	if err := m.CheckTrainable(false); err != nil {
 		return err
 	}
 	p.User = m.Dir

@@ -380,7 +380,7 @@ func (p *Plan) CachesFeatures() bool {
 	if !ok || !ds.Repeats() || !p.Limits.Features || o.Compiled || o.StepsPerExecution > 1 || o.MicroBatches > 1 {
 		return false
 	}
-	f, err := p.Model.Features(o.TrainSignature)
+	f, err := p.Model.Features()
 	if err != nil || f.Omitted != nil {
 		return false
 	}

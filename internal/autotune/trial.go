@@ -246,7 +246,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	o := s.Configuration.Apply(s.Options)
 	var frozen *savedmodels.Features
 	if s.Configuration.CachedFeatures {
-		if frozen, err = model.Features(o.TrainSignature); err != nil {
+		if frozen, err = model.Features(); err != nil {
 			return t, err
 		}
 		model = frozen.Model

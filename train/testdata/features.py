@@ -138,10 +138,6 @@ class Model(tf.Module):
         )
         return self.step(trained, x, y)
 
-    @tf.function(input_signature=[features, labels])
-    def learn(self, x, y):
-        return self.step([self.second, self.head], x, y)
-
     @tf.function(
         input_signature=[
             features,
@@ -183,8 +179,6 @@ for kind in sys.argv[2:]:
     }
     if kind == "trained elsewhere":
         signatures["train_all"] = model.train_all
-    if kind == "two steps":
-        signatures["learn"] = model.learn
     if kind == "rate":
         signatures["train"] = model.train_at
     tf.saved_model.save(model, f"{folder}/{kind}", signatures=signatures)

@@ -149,7 +149,7 @@ type signature struct {
 
 func (b *builder) tensorTrainer(micro int) *tensorTrainer {
 	t := &tensorTrainer{model: loop.Model(b.Child)}
-	worker.Must(t.model.CheckTrainable(savedmodels.CheckOptions{}))
+	worker.Check(t.model.CheckTrainable(false))
 	b.checkMicro(t.model, session.Options{}, micro)
 	var err error
 	t.session, err = tfbind.LoadSavedModel(t.model.Dir, t.model.Tags, b.Spec.Config)
