@@ -21,11 +21,10 @@ import (
 // errNotParallel means that several processes cannot train the model together.
 var errNotParallel = errors.New("several processes cannot train the model together")
 
-// Parallel has the steps that several processes ("ranks") run together. In a train step, each rank
-// runs the signature gradients on its part of a batch. Then the accumulators, the variables that
-// the signatures gradients and apply both change, are replaced by their sums over all ranks, and
-// each rank runs the signature apply. The weights of all ranks thus stay equal. In an evaluation
-// step, each rank runs the signature evaluate on its part of the batch.
+// Parallel has the train step that several processes ("ranks") run together. Each rank runs the
+// signature gradients on its part of a batch. Then the accumulators, the variables that the
+// signatures gradients and apply both change, are replaced by their sums over all ranks, and each
+// rank runs the signature apply. The weights of all ranks thus stay equal.
 //
 // Running metrics are sums in variables, too. Before a step, all ranks except the first set these
 // sums to zero. After the step, all ranks have the total sums and compute the metrics from them.
@@ -40,22 +39,18 @@ var errNotParallel = errors.New("several processes cannot train the model togeth
 type Parallel struct {
 	// Graph is a serialized GraphDef to import into the graph of the loaded model.
 	Graph []byte
-	// Train and Evaluate are the steps of ranks with samples. TrainIdle and EvaluateIdle are the
-	// steps of ranks without samples. A model without the role Evaluate has no evaluation step.
-	Train, TrainIdle, Evaluate, EvaluateIdle ParallelStep
-	// NoEvaluation is the reason why a model with the role Evaluate has no evaluation step.
-	NoEvaluation error
+	// Busy is the step of ranks with samples, and Idle that of ranks without samples.
+	Busy, Idle ParallelStep
 }
 
-// ParallelStep is a step of a rank. On ranks with samples, its inputs begin with those of the
-// signature gradients or evaluate. The inputs of the signature apply, which may have the same
-// names, are last. The first output is shares, float32 [ranks * n]. The outputs of the signature apply
-// and the running metrics follow. The share of a rank consists of the flags of the rank, a number that
-// is 0 if its gradients are not finite and otherwise 1, and the metrics of the signature gradients or
-// evaluate.
+// ParallelStep is the step of a rank. On ranks with samples, its inputs begin with those of the
+// signature gradients. The inputs of the signature apply, which may have the same names, are last. The
+// first output is shares, float32 [ranks * n]. The outputs of the signature apply and the running
+// metrics follow. The share of a rank consists of the flags of the rank, a number that is 0 if its
+// gradients are not finite and otherwise 1, and the metrics of the signature gradients.
 type ParallelStep struct {
 	Signature
-	// Own is the number of inputs that belong to the signature gradients or evaluate.
+	// Own is the number of inputs that belong to the signature gradients.
 	Own int
 	// Flags is the tensor to feed the flags to, float32 [2].
 	Flags string
@@ -89,7 +84,7 @@ type ParallelOptions struct {
 	Inexact bool
 }
 
-// Parallel returns the steps of a rank. Without ParallelOptions.Inexact, variables that would differ
+// Parallel returns the step of a rank. Without ParallelOptions.Inexact, variables that would differ
 // between ranks are an error. The model needs the roles Gradients and Apply.
 func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	if m.Program != nil {
@@ -103,42 +98,25 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := newParallel(d, o)
+	p := &parallel{division: *d, rank: o.Rank, ranks: o.Ranks, functions: map[string]bool{}}
 	out := &Parallel{}
-	gradients, apply, evaluate := m.find(m.Roles.Gradients), m.find(m.Roles.Apply), m.find(m.Roles.Evaluate)
+	gradients, apply := m.find(m.Roles.Gradients), m.find(m.Roles.Apply)
 	exchanged, err := p.choose(gradients, apply, o.Inexact)
 	if err == nil {
-		out.Train, out.TrainIdle, err = p.steps("train", gradients, apply, exchanged)
+		out.Busy, out.Idle, err = p.steps(gradients, apply, exchanged)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotParallel, err)
-	}
-	if evaluate != nil {
-		nodes := p.nodes
-		if exchanged, err = p.choose(evaluate, nil, false); err == nil {
-			out.Evaluate, out.EvaluateIdle, err = p.steps("evaluate", evaluate, nil, exchanged)
-		}
-		if err != nil {
-			p.nodes, out.NoEvaluation = nodes, fmt.Errorf("several processes cannot evaluate the model together: %w", err)
-		}
 	}
 	out.Graph, err = proto.Marshal(&tfproto.GraphDef{Node: p.nodes, Library: p.library,
 		Versions: p.def.GetVersions()})
 	return out, err
 }
 
-func newParallel(d *division, o ParallelOptions) *parallel {
-	return &parallel{
-		division: *d,
-		rank:     o.Rank, ranks: o.Ranks, functions: map[string]bool{}, instance: contract.FirstInstance,
-	}
-}
-
 type parallel struct {
 	division
 	rank, ranks int
 	functions   map[string]bool // names of the functions in library
-	instance    int             // key of the first sum of the current steps
 }
 
 // exchanged is a variable that the ranks exchange in a step.
@@ -152,15 +130,11 @@ type exchanged struct {
 	handle               string // the operation in the current step
 }
 
-// choose returns the variables that the ranks exchange after a signature. then is the signature
-// that runs afterwards, or nil.
+// choose returns the variables that the ranks exchange between the signatures of and then.
 func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged, err error) {
 	k := &p.model.known
 	running := k.signature[p.model.Roles.ResetMetrics].changed()
-	cleared := set{}
-	if then != nil {
-		cleared = k.signature[then.Name].changed()
-	}
+	cleared := k.signature[then.Name].changed()
 	for _, id := range slices.Sorted(maps.Keys(k.signature[of.Name].changed())) {
 		e := &exchanged{variable: p.graph.vars[id], id: id, running: running[id] && !cleared[id]}
 		var known bool
@@ -170,11 +144,8 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 		e.first = differs && !e.mean
 		switch {
 		case differs && !inexact:
-			fix := "; {Options.AllowInexactSplit} accepts that"
-			if then == nil {
-				fix = "; export the model without this signature"
-			}
-			return nil, option.Errorf("signature %s changes variable %s, so the ranks would differ"+fix, of.Name, e.name)
+			return nil, option.Errorf("signature %s changes variable %s, so the ranks would differ; {Options.AllowInexactSplit} "+
+				"accepts that", of.Name, e.name)
 		case !known:
 			return nil, fmt.Errorf("variable %s, which signature %s changes, has the type %s", e.name, of.Name, e.dtype)
 		case e.unknown || slices.ContainsFunc(e.shape, func(d int64) bool { return d < 0 }):
@@ -182,7 +153,7 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 		}
 		list = append(list, e)
 	}
-	if then != nil && !slices.ContainsFunc(list, func(e *exchanged) bool { return cleared[e.id] }) {
+	if !slices.ContainsFunc(list, func(e *exchanged) bool { return cleared[e.id] }) {
 		return nil, fmt.Errorf("signatures %s and %s change no variable in common", of.Name, then.Name)
 	}
 	return list, nil
@@ -260,7 +231,7 @@ func (g *subgraph) concat(name string, d dtype.DType, vectors ...string) string 
 }
 
 // steps adds the steps of ranks with and without samples.
-func (p *parallel) steps(name string, of, then *Signature, list []*exchanged) (busy, idle ParallelStep, err error) {
+func (p *parallel) steps(of, then *Signature, list []*exchanged) (busy, idle ParallelStep, err error) {
 	part, err := p.analyse(of)
 	if err == nil {
 		err = p.checkSums(part, list)
@@ -272,17 +243,14 @@ func (p *parallel) steps(name string, of, then *Signature, list []*exchanged) (b
 	if err != nil {
 		return busy, idle, fmt.Errorf("signature %s: %w", of.Name, err)
 	}
-	busy, idle = p.step(name, of, then, list, result, true), p.step(name, of, then, list, result, false)
-	p.instance += len(groupsOf(list))
-	return busy, idle, nil
+	return p.step(of, then, list, result, true), p.step(of, then, list, result, false), nil
 }
 
 // step adds a step. busy is true for a rank with samples.
-func (p *parallel) step(name string, of, then *Signature, list []*exchanged, result *running,
-	busy bool) (s ParallelStep) {
-	g := &subgraph{prefix: parallelPrefix + name + "/"}
+func (p *parallel) step(of, then *Signature, list []*exchanged, result *running, busy bool) (s ParallelStep) {
+	g := &subgraph{prefix: parallelPrefix + "busy/"}
 	if !busy {
-		g.prefix = parallelPrefix + name + "_idle/"
+		g.prefix = parallelPrefix + "idle/"
 	}
 	s.Name = of.Name
 	before := p.handles(g, list)
@@ -309,11 +277,9 @@ func (p *parallel) step(name string, of, then *Signature, list []*exchanged, res
 	s.Outputs = []Tensor{
 		{Name: "shares", Op: shares, DType: dtype.Float32, Shape: []int64{int64(p.ranks) * shareSize(of)}},
 	}
-	if then != nil {
-		apply := *then
-		p.copy(&apply, g.prefix+"then/", done)
-		s.Inputs, s.Outputs = append(s.Inputs, apply.Inputs...), append(s.Outputs, apply.Outputs...)
-	}
+	apply := *then
+	p.copy(&apply, g.prefix+"then/", done)
+	s.Inputs, s.Outputs = append(s.Inputs, apply.Inputs...), append(s.Outputs, apply.Outputs...)
 	s.Outputs = append(s.Outputs, result.add(g, list, done)...)
 	p.nodes = append(p.nodes, g.Nodes()...)
 	return s
@@ -461,7 +427,7 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		if len(vectors) > 1 {
 			sums[0] = g.concat("all"+id, d, vectors...)
 		}
-		sums[0] = p.sum(g, id, sums[0], d, sizes, int32(p.instance+i))
+		sums[0] = p.sum(g, id, sums[0], d, sizes, int32(contract.FirstInstance+i))
 		if len(vectors) > 1 {
 			split := g.add("split"+id, "SplitV", graphdef.Attrs{"T": graphdef.Type(d), "Tlen": graphdef.Type(dtype.Int64),
 				"num_split": graphdef.Int(len(vectors))},

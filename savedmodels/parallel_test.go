@@ -9,18 +9,18 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Model.Parallel returns steps for all built-in models. Tests of package session run the steps.
+// Model.Parallel returns the step for all built-in models. Tests of package session run the steps.
 func TestParallel(t *testing.T) {
 	for _, name := range BuiltinNames() {
 		m, err := Builtin(name)
 		require.NoError(t, err)
 		p, err := m.Parallel(ParallelOptions{Rank: 1, Ranks: 3, Inexact: true})
 		require.NoError(t, err, name)
-		assert.Len(t, p.Train.Inputs[:p.Train.Own], len(m.find(m.Roles.Gradients).Inputs), name)
-		assert.Equal(t, "shares", p.Train.Outputs[0].Name)
+		assert.Len(t, p.Busy.Inputs[:p.Busy.Own], len(m.find(m.Roles.Gradients).Inputs), name)
+		assert.Equal(t, "shares", p.Busy.Outputs[0].Name)
 		if m.find(m.Roles.ResetMetrics) != nil {
-			assert.NotNil(t, p.Train.Output("accuracy"), name)
-			assert.NotNil(t, p.EvaluateIdle.Output("accuracy"), name)
+			assert.NotNil(t, p.Busy.Output("accuracy"), name)
+			assert.NotNil(t, p.Idle.Output("accuracy"), name)
 		}
 	}
 }
@@ -45,22 +45,6 @@ func TestNotParallel(t *testing.T) {
 		require.ErrorIs(t, err, errNotParallel)
 		assert.ErrorContains(t, err, c.problem)
 	}
-}
-
-// A model whose evaluation changes weights has a train step but no evaluation step.
-func TestParallelWithoutEvaluation(t *testing.T) {
-	m, err := Builtin("digits")
-	require.NoError(t, err)
-	want, err := m.Parallel(ParallelOptions{Ranks: 2})
-	require.NoError(t, err)
-	require.NoError(t, want.NoEvaluation)
-	m.Roles.Evaluate = m.Roles.Train
-	p, err := m.Parallel(ParallelOptions{Ranks: 2})
-	require.NoError(t, err)
-	assert.ErrorContains(t, p.NoEvaluation, "cannot evaluate the model together: signature train changes variable")
-	assert.Equal(t, want.Train, p.Train)
-	assert.Empty(t, p.Evaluate.Outputs)
-	assert.NotContains(t, string(p.Graph), parallelPrefix+"evaluate")
 }
 
 // Ranks gather float32 and reduce bfloat16, since CollectiveGatherV2 does not support bfloat16.

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ import (
 // A session of a cluster runs on a server of TensorFlow's distributed runtime in this process.
 // Train takes the whole batch on each rank, and runs the step of savedmodels.Parallel on the rank's
 // part. The step's output has the results of all ranks. Each rank combines the results like those
-// of micro-batches: the same numbers in the same order.
+// of micro-batches: the same numbers in the same order. The first rank evaluates alone.
 
 // ranked is the part of a session that belongs to a cluster.
 type ranked struct {
@@ -45,12 +46,7 @@ type ranked struct {
 
 // rankNative is the part of ranked that TensorFlow holds.
 type rankNative struct {
-	train, evaluate rankSteps
-	small, large    *tfbind.Step // sums of int64; see sizes
-}
-
-// rankSteps are the forms of a step for ranks with and without samples.
-type rankSteps struct {
+	// busy and idle are the steps for ranks with and without samples.
 	busy, idle *Step
 	// The field of describes the signature that a rank runs on its samples. The field metrics
 	// lists, for each metric of the step, the index of the metric in the results of that signature.
@@ -60,6 +56,7 @@ type rankSteps struct {
 	metrics, after []int
 	finite         int
 	shares         []float32 // the shares of all ranks in the last step
+	sum            *tfbind.Step
 }
 
 // A share contains the number of the step modulo stepModulus, which float32 represents exactly.
@@ -185,31 +182,14 @@ func (s *Session) prepareRanks(n *native) (err error) {
 	if err := n.tf.Graph().Import(slices.Concat(sums, r.parallel.Graph), ""); err != nil {
 		return fmt.Errorf("operations of a rank: %w", err)
 	}
-	if err := s.prepareSteps(n.tf, &n.rank.train, &r.parallel.Train, &r.parallel.TrainIdle, s.roles.Gradients,
-		n.train.names); err != nil {
-		return err
-	}
-	if n.evaluate != nil && r.parallel.NoEvaluation == nil {
-		err := s.prepareSteps(n.tf, &n.rank.evaluate, &r.parallel.Evaluate, &r.parallel.EvaluateIdle, s.roles.Evaluate,
-			n.evaluate.names)
-		if err != nil {
-			return err
-		}
-	}
-	return s.prepareSums(n)
-}
-
-// prepareSteps prepares the steps of a rank: busy runs a signature on samples and reports metrics,
-// and idle is for a rank without samples.
-func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *savedmodels.ParallelStep,
-	signature string, metrics []string) (err error) {
-	if to.of, err = s.runner(tf, signature); err != nil {
+	tf, to, metrics := n.tf, &n.rank, n.train.names
+	if to.of, err = s.runner(tf, s.roles.Gradients); err != nil {
 		return err
 	}
 	for _, form := range []struct {
 		step **Step
 		of   *savedmodels.ParallelStep
-	}{{&to.busy, busy}, {&to.idle, idle}} {
+	}{{&to.busy, &r.parallel.Busy}, {&to.idle, &r.parallel.Idle}} {
 		flags, err := tf.Graph().Output(form.of.Flags)
 		if err != nil {
 			return err
@@ -230,19 +210,17 @@ func (s *Session) prepareSteps(tf *tfbind.Session, to *rankSteps, busy, idle *sa
 		}
 	}
 	to.shares = make([]float32, len(s.rank.Workers)*(contract.ShareResults+len(to.of.names)))
-	return nil
+	to.sum, err = prepareSum(tf)
+	return err
 }
 
 func (n *rankNative) close() {
-	for _, r := range []*rankSteps{&n.train, &n.evaluate} {
-		r.busy.Close()
-		r.idle.Close()
-		if r.of != nil {
-			r.of.Close()
-		}
+	n.busy.Close()
+	n.idle.Close()
+	if n.of != nil {
+		n.of.Close()
 	}
-	n.small.Close()
-	n.large.Close()
+	n.sum.Close()
 }
 
 // join waits until all ranks have loaded the model.
@@ -372,7 +350,10 @@ func (g group) CheckEqual(ctx context.Context) error {
 		return err
 	}
 	sum := sha256.New()
-	for _, v := range p.values {
+	for i, v := range p.values {
+		if !g.s.state.variables[i].Weight {
+			continue // such as metrics, which an evaluation changes on the first rank
+		}
 		raw, rawErr := v.Raw()
 		err = errors.Join(err, rawErr)
 		sum.Write(raw)
@@ -405,7 +386,7 @@ func (g group) Leave(finished func()) error {
 }
 
 func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out []float64) (applied bool, err error) {
-	n := &s.native.rank.train
+	n := &s.native.rank
 	seed := partSeed(s.opts.Seed, s.rank.Rank)
 	for _, st := range []*Step{n.busy, n.idle} {
 		st.setSeeds(seed, step)
@@ -414,24 +395,45 @@ func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out [
 	return s.rank.step(ctx, n, step, b, min(len(s.rank.Workers), b.Size), out)
 }
 
-// evaluateRank evaluates a batch in a cluster. The first rank evaluates the whole batch if
-// evaluateIn does not split it, or if the exporter's notes do not say that the metrics of parts can
-// be combined.
+// evaluateRank evaluates a batch on the first rank, in as many micro-batches as there are ranks, and
+// sends the results to the others, which wait. It evaluates the whole batch if the exporter's notes do
+// not say that the metrics of parts can be combined.
 func (s *Session) evaluateRank(ctx context.Context, b data.Batch, out []float64) error {
-	if err := s.parallel.NoEvaluation; err != nil {
+	if err := causeOf(ctx); err != nil {
 		return err
 	}
-	parts := s.evaluateIn(len(s.rank.Workers), b.Size)
-	if m := s.model.Metadata; m == nil || m.LossReduction == "" {
-		parts = 1
+	r := s.rank
+	values := make([]int64, len(out)+len(r.Workers)) // the results, and which rank requested a stop
+	if r.Rank == 0 {
+		parts := s.evaluateIn(len(r.Workers), b.Size)
+		if m := s.model.Metadata; m == nil || m.LossReduction == "" {
+			parts = 1
+		}
+		if _, err := s.evaluate.inParts(ctx, b, parts, 0, 0, s.evaluate.every, out); err != nil {
+			return err
+		}
+		for i, v := range out {
+			values[i] = int64(math.Float64bits(v))
+		}
 	}
-	_, err := s.rank.step(ctx, &s.native.rank.evaluate, 0, b, parts, out)
-	return err
+	if r.stop.Load() {
+		values[len(out)+r.Rank] = 1
+	}
+	if err := s.sum(values); err != nil {
+		return err
+	}
+	for i := range out {
+		out[i] = math.Float64frombits(uint64(values[i]))
+	}
+	if by := slices.Index(values[len(out):], 1); by >= 0 && r.stopped < 0 {
+		r.stopped = by
+	}
+	return nil
 }
 
 // step runs a step on this rank's part of a batch. The first ranks have one part each, and the
 // others are idle.
-func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batch, parts int,
+func (r *ranked) step(ctx context.Context, n *rankNative, step int64, b data.Batch, parts int,
 	out []float64) (applied bool, err error) {
 	if err := causeOf(ctx); err != nil {
 		return false, err
@@ -470,7 +472,7 @@ func (r *ranked) step(ctx context.Context, n *rankSteps, step int64, b data.Batc
 	return st.finish(n.after, n.finite, applied, out)
 }
 
-func (r *ranked) combine(n *rankSteps, b data.Batch, parts int, out []float64) (applied bool, err error) {
+func (r *ranked) combine(n *rankNative, b data.Batch, parts int, out []float64) (applied bool, err error) {
 	c := n.of.combine(b, n.metrics, out)
 	applied = true
 	size := len(n.shares) / len(r.Workers)

@@ -92,10 +92,6 @@ func (j rankJob) run() (r rankResult, err error) {
 		}
 		r.Losses = append(r.Losses, slices.Clone(out))
 	}
-	r.Evaluation = make([]float64, len(s.EvaluateMetrics()))
-	if err := s.Evaluate(ctx, madeBatch(s, j.Sizes[0]-1, 100), r.Evaluation); err != nil {
-		return r, err
-	}
 	if group != nil {
 		shared, err := group.Share(fmt.Append(nil, "the data of rank ", j.Rank), 0)
 		if err != nil {
@@ -124,7 +120,17 @@ func (j rankJob) run() (r rankResult, err error) {
 	values, err := os.ReadFile(files[0])
 	sum := sha256.Sum256(values)
 	r.State = hex.EncodeToString(sum[:8])
-	if err == nil && group != nil {
+	if err != nil {
+		return r, err
+	}
+	r.Evaluation = make([]float64, len(s.EvaluateMetrics()))
+	if err := s.Evaluate(ctx, madeBatch(s, j.Sizes[0]-1, 100), r.Evaluation); err != nil {
+		return r, err
+	}
+	if group != nil {
+		if err := group.CheckEqual(ctx); err != nil {
+			return r, err
+		}
 		err = group.Leave(func() {})
 	}
 	return r, err
@@ -275,21 +281,6 @@ func TestClusterFixedBatch(t *testing.T) {
 	}
 	_, err = session.Compile(m, session.Options{Cluster: &cluster.Cluster{Workers: []string{"a:1", "b:1"}}})
 	require.ErrorContains(t, err, "fixed batch size 32")
-}
-
-// Ranks that cannot evaluate a model train it without a validation.
-func TestClusterEvaluation(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
-	o := session.Options{Cluster: &cluster.Cluster{Workers: []string{"a:1", "b:1"}}}
-	plan, err := session.Compile(m, o)
-	require.NoError(t, err)
-	require.NoError(t, plan.Check(8, true, false))
-	m.Roles.Evaluate = m.Roles.Train
-	plan, err = session.Compile(m, o)
-	require.NoError(t, err)
-	require.ErrorContains(t, plan.Check(8, true, false),
-		"Options.Cluster: several processes cannot evaluate the model together: signature train changes variable")
 }
 
 // If a rank ends, the other ranks end soon, with an error that names the lost rank and asks for

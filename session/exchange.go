@@ -3,63 +3,51 @@ package session
 import (
 	"encoding/binary"
 	"errors"
-	"strconv"
 
 	"steadyfit/internal/contract"
 	"steadyfit/internal/graphdef"
 	"steadyfit/tfbind"
 )
 
-// sizes are the numbers of values that a small and a large sum can exchange.
-var sizes = [2]int64{64, 1 << 17}
+// sumSize is the number of values in an exchange of integers.
+const sumSize = 1 << 13
 
-// sumGraph returns the operations of the sums of integers over all ranks.
+// sumPrefix begins the names of the operations of sumGraph.
+const sumPrefix = "steadyfit_sum/"
+
+// sumGraph returns the operations of a sum of integers over all ranks.
 func (s *Session) sumGraph() ([]byte, error) {
 	g := &graphdef.Graph{}
-	for i, size := range sizes {
-		prefix := sumPrefix(i)
-		key := func(name string, value int) string {
-			g.Constant(prefix+name, tfbind.Int32, binary.LittleEndian.AppendUint32(nil, uint32(value)))
-			return prefix + name
-		}
-		g.Add(prefix+"own", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Int64),
-			"shape": graphdef.Shape([]int64{size})}).
-			Add(prefix+"sum", "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Int64),
-				"merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
-				prefix+"own", key("ranks", len(s.rank.Workers)), key("group", contract.GroupKey(len(s.rank.Workers))),
-				key("instance", contract.FirstInstance-1-i))
+	key := func(name string, value int) string {
+		g.Constant(sumPrefix+name, tfbind.Int32, binary.LittleEndian.AppendUint32(nil, uint32(value)))
+		return sumPrefix + name
 	}
+	ranks := len(s.rank.Workers)
+	g.Add(sumPrefix+"own", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(tfbind.Int64),
+		"shape": graphdef.Shape([]int64{sumSize})}).
+		Add(sumPrefix+"sum", "CollectiveReduceV2", graphdef.Attrs{"T": graphdef.Type(tfbind.Int64),
+			"merge_op": graphdef.Text("Add"), "final_op": graphdef.Text("Id")},
+			sumPrefix+"own", key("ranks", ranks), key("group", contract.GroupKey(ranks)),
+			key("instance", contract.FirstInstance-1))
 	return g.Bytes()
 }
 
-func sumPrefix(i int) string { return "steadyfit_sum" + strconv.Itoa(i) + "/" }
-
-func (s *Session) prepareSums(n *native) error {
-	for i, step := range []**tfbind.Step{&n.rank.small, &n.rank.large} {
-		own, err := n.tf.Graph().Output(sumPrefix(i) + "own")
-		sum, errSum := n.tf.Graph().Output(sumPrefix(i) + "sum")
-		if err = errors.Join(err, errSum); err != nil {
-			return err
-		}
-		if *step, err = n.tf.Prepare([]tfbind.Output{own}, []tfbind.Output{sum},
-			tfbind.RunOptions{Abort: true, Proto: rankOptions}); err != nil {
-			return err
-		}
+func prepareSum(tf *tfbind.Session) (*tfbind.Step, error) {
+	own, err := tf.Graph().Output(sumPrefix + "own")
+	sum, errSum := tf.Graph().Output(sumPrefix + "sum")
+	if err = errors.Join(err, errSum); err != nil {
+		return nil, err
 	}
-	return nil
+	return tf.Prepare([]tfbind.Output{own}, []tfbind.Output{sum}, tfbind.RunOptions{Abort: true, Proto: rankOptions})
 }
 
 // sum replaces values by their sums over all ranks.
 func (s *Session) sum(values []int64) error {
+	step, buf := s.native.rank.sum, make([]int64, sumSize)
 	for len(values) > 0 {
-		step, size := s.native.rank.large, sizes[1]
-		if int64(len(values)) <= sizes[0] {
-			step, size = s.native.rank.small, sizes[0]
-		}
-		n := min(len(values), int(size))
-		buf := make([]int64, size)
-		copy(buf, values[:n])
-		if err := step.Set(0, buf, size); err != nil {
+		n := copy(buf, values)
+		clear(buf[n:])
+		if err := step.Set(0, buf, sumSize); err != nil {
 			return err
 		}
 		if err := s.rank.run(step); err != nil {

@@ -119,19 +119,14 @@ func (p *Plan) Model() *savedmodels.Model { return p.model }
 // Roles returns the signatures that a session uses.
 func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 
-// Check returns an *option.Error if a training cannot run as planned: Options.Compiled is set and no
-// signature is compiled for batches of that many samples (savedmodels.ErrNoSignature), evaluates is
-// true and the ranks of Options.Cluster cannot evaluate the model, or setsRate is true and the model
-// does not let a training set its learning rate (savedmodels.ErrNoSignature).
-func (p *Plan) Check(samples int, evaluates, setsRate bool) error {
+// Check returns an *option.Error for savedmodels.ErrNoSignature if a training cannot run as planned:
+// Options.Compiled is set and no signature is compiled for batches of that many samples, or setsRate is
+// true and the model does not let a training set its learning rate.
+func (p *Plan) Check(samples int, setsRate bool) error {
 	if train, err := p.model.Signature(p.roles.Train); err == nil && setsRate && p.roles.SetLearningRate == "" &&
 		train.Input(contract.InputLearningRate) == nil {
 		return &option.Error{Option: "Loop.LearningRate", Reason: errFixedRate.Error(),
 			Fix: "leave it out, or export the model with a constant rate", Err: errFixedRate}
-	}
-	if evaluates && p.parallel != nil && p.parallel.NoEvaluation != nil {
-		return &option.Error{Option: "Options.Cluster", Reason: p.parallel.NoEvaluation.Error(),
-			Fix: "train without {Loop.Validation}", Err: p.parallel.NoEvaluation}
 	}
 	if !p.opts.Compiled {
 		return nil

@@ -439,8 +439,8 @@ func TestCompiled(t *testing.T) {
 	assert.ErrorContains(t, err, "Options.Compiled true: conflicts with Options.Deterministic true")
 	plan, err := session.Compile(digits, session.Options{Compiled: true})
 	require.NoError(t, err)
-	assert.NoError(t, plan.Check(32, false, true))
-	err = plan.Check(16, false, false)
+	assert.NoError(t, plan.Check(32, true))
+	err = plan.Check(16, false)
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 	assert.ErrorContains(t, err, "train_xla for batches of 32, train_n_xla for batches of 32, but the batches have 16 "+
 		"samples")

@@ -323,7 +323,7 @@ func (t *training) checkLoop() error {
 	if err := t.Loop.Check(t.data, t.plan.TrainMetrics(), t.plan.EvaluateMetrics()); err != nil {
 		return err
 	}
-	return t.plan.Check(t.Loop.Batch, t.Loop.Validation != nil, t.Loop.LearningRate != nil)
+	return t.plan.Check(t.Loop.Batch, t.Loop.LearningRate != nil)
 }
 
 // openSession opens TensorFlow, chooses the configuration, and opens the session.

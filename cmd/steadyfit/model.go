@@ -93,7 +93,7 @@ func (s *settings) compile() (*savedmodels.Model, *session.Plan, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return m, plan, plan.Check(s.Loop.Batch, false, s.Loop.LearningRate != nil)
+	return m, plan, plan.Check(s.Loop.Batch, s.Loop.LearningRate != nil)
 }
 
 // infer opens the model and its data, and calls do. role returns the signature for the data; if

@@ -273,7 +273,7 @@ func (p *Plan) goalSpace() (s space, err error) {
 func (p *Plan) bases(plan *session.Plan, l Limits) (bases []Configuration) {
 	base := func(c Configuration) {
 		with, err := session.Compile(p.Model, c.Apply(p.Options))
-		if err == nil && with.Check(p.Batch, false, false) == nil {
+		if err == nil && with.Check(p.Batch, false) == nil {
 			bases = append(bases, c)
 		}
 	}
