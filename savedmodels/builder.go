@@ -19,15 +19,14 @@ type builder struct {
 	p         *part
 	signature Signature
 	function  *tfproto.FunctionDef
-	replaced  map[value]string  // given values, with their names in the function
-	sources   []string          // the nodes of the main graph that provide the arguments
-	arguments map[int]bool      // arguments of p that are also arguments of this function
-	names     map[string]string // by feature, the name of its value in the type that the operations take
+	replaced  map[value]string // given values, with their names in the function
+	sources   []string         // the nodes of the main graph that provide the arguments
+	arguments map[int]bool     // arguments of p that are also arguments of this function
 }
 
 func (d *division) builder(p *part, name string, given map[value]string) *builder {
 	return &builder{
-		division: d, p: p, replaced: given, arguments: map[int]bool{}, names: map[string]string{},
+		division: d, p: p, replaced: given, arguments: map[int]bool{},
 		signature: Signature{Name: name, Method: p.signature.Method, Inputs: []Tensor{}, Outputs: []Tensor{}},
 		function: &tfproto.FunctionDef{
 			Signature: &tfproto.OpDef{Name: addedPrefix + name, IsStateful: true},
@@ -65,36 +64,11 @@ func (b *builder) given(name string, v value) error {
 	if err != nil {
 		return err
 	}
-	fed := fedType(elements)
 	if !slices.ContainsFunc(b.signature.Inputs, func(t Tensor) bool { return t.Name == name }) {
-		b.argument(name, fed, b.placeholder(Tensor{Name: name, DType: fed, UnknownRank: true}))
-		b.names[name] = name
-		if fed != elements {
-			b.names[name] = b.cast(name+"_cast", name, fed, elements)
-		}
+		b.argument(name, elements, b.placeholder(Tensor{Name: name, DType: elements, UnknownRank: true}))
 	}
-	b.replaced[v] = b.names[name]
+	b.replaced[v] = name
 	return nil
-}
-
-// add adds an operation, and returns the name of its result.
-func (b *builder) add(name, op, port string, attr graphdef.Attrs, inputs ...string) string {
-	b.function.NodeDef = append(b.function.NodeDef, &tfproto.NodeDef{Name: name, Op: op, Input: inputs,
-		Attr: attr})
-	return name + ":" + port
-}
-
-// fedType returns the type in which features are stored. 16-bit floats are stored as float32,
-// without rounding.
-func fedType(t dtype.DType) dtype.DType {
-	if t == dtype.Float16 || t == dtype.BFloat16 {
-		return dtype.Float32
-	}
-	return t
-}
-
-func (b *builder) cast(name, input string, from, to dtype.DType) string {
-	return b.add(name, "Cast", "y:0", graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to)}, input)
 }
 
 // output adds a result. The results of a signature that takes features keep their order and
@@ -109,16 +83,12 @@ func (b *builder) output(name string, v value) error {
 			return err
 		}
 	}
-	ref := b.ref(v)
-	if fed := fedType(t.DType); b.signature.Name == computeSignature && fed != t.DType {
-		ref, t.DType = b.cast(name+"_cast", ref, t.DType, fed), fed
-	}
 	t.Op = addedPrefix + b.signature.Name + ":" + strconv.Itoa(len(b.signature.Outputs))
 	b.signature.Outputs = append(b.signature.Outputs, t)
 	out := "output_" + strconv.Itoa(len(b.signature.Outputs))
 	b.function.Signature.OutputArg = append(b.function.Signature.OutputArg,
 		&tfproto.OpDef_ArgDef{Name: out, Type: tfproto.DataType(t.DType)})
-	b.function.Ret[out] = ref
+	b.function.Ret[out] = b.ref(v)
 	return nil
 }
 

@@ -40,9 +40,6 @@ type Features struct {
 	Operations int
 	// End is the first operation that is not in the frozen part.
 	End string
-	// Original is a serialized GraphDef with the original train step, the signature
-	// "original/" + Train, to import into the graph of a loaded Model.
-	Original []byte
 	// Sum is a hash of the computation, without the values of the variables.
 	Sum string
 	// Omitted is the reason why Model has no signature Evaluate or Gradients although the original
@@ -199,14 +196,15 @@ func (d *division) divide() (*Features, error) {
 			}
 		}
 	}
-	var err error
-	if features.Original, err = d.original(&train); err != nil {
-		return nil, err
+	for _, t := range train.Outputs {
+		d.roots = append(d.roots, t.Op)
 	}
+	train.Name = contract.OriginalPrefix + train.Name
 	named.Signatures = append(named.Signatures, divided[computeSignature], train)
 	slices.SortFunc(named.Signatures, func(a, b Signature) int { return strings.Compare(a.Name, b.Name) })
 	named.known.signature = maps.Clone(d.model.known.signature)
 	named.known.signature[train.Name] = named.known.signature[roles.Train]
+	var err error
 	if named.Program, err = d.program(&named); err != nil {
 		return nil, err
 	}
@@ -236,15 +234,6 @@ func (d *division) program(m *Model) ([]byte, error) {
 		})
 	})
 	return proto.Marshal(&tfproto.SavedModel{SavedModelSchemaVersion: 1, MetaGraphs: []*tfproto.MetaGraphDef{meta}})
-}
-
-// original returns a GraphDef with the original train step, to import into the graph of a loaded
-// Features.Model, and gives s the names of its tensors there.
-func (d *division) original(s *Signature) ([]byte, error) {
-	const prefix = addedPrefix + "original/"
-	nodes, library := d.copied(s, prefix)
-	s.Name = contract.OriginalPrefix + s.Name
-	return proto.Marshal(&tfproto.GraphDef{Node: nodes, Library: library, Versions: d.def.GetVersions()})
 }
 
 // copied returns copies of the nodes that a signature needs, with a prefix in their names, to
@@ -362,7 +351,7 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 		return fmt.Errorf("%d values lead from the frozen part to the rest, more than %d", len(features), maxFeatures)
 	}
 	features = p.independent(features)
-	need := p.flat.needed(features, nil, nil)
+	need := p.flat.needed(features, nil, nil, true)
 	for i, is := range need {
 		if is && p.kinds[i] != frozen {
 			to.Operations++
@@ -409,7 +398,7 @@ func (d *division) rest(p *part, train Signature) (Signature, error) {
 			return Signature{}, err
 		}
 	}
-	need := p.flat.needed(p.results, p.effects, given)
+	need := p.flat.needed(p.results, p.effects, given, true)
 	s := b.finish(need, p.effects)
 	for _, t := range train.Inputs { // so that batches with and without features have the same fields
 		if s.Input(t.Name) == nil && !contract.IsReserved(t.Name) && t.Constant == nil {

@@ -3,6 +3,7 @@ package savedmodels
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,7 +53,7 @@ func (v value) arg() int { return -1 - v.op }
 // The limits on inlining. The train step of a model with 1,000 layers has 50,000 operations
 // and calls. maxCalled is that of any function that TensorFlow may inline (graph.checkCalls).
 const (
-	maxFlatOps = 500_000
+	maxFlatOps = 200_000
 	maxInlined = 64 // nesting of calls
 	maxCalled  = 2_000_000
 )
@@ -64,19 +65,19 @@ var errFlat = errors.New("the program of the signature has an unexpected form")
 type scope struct {
 	def    *tfproto.FunctionDef
 	args   map[string]int
-	parent *scope   // nil for the function of the signature
-	inputs []string // of the call, without control inputs
+	nodes  map[string]*tfproto.NodeDef // without inlined calls
+	parent *scope                      // nil for the function of the signature
+	inputs []string                    // of the call, without control inputs
 	call   *tfproto.NodeDef
 	inside map[string]*scope // calls by the name of the calling operation
-	ops    map[string]int    // operations by name
+	ops    map[string]int    // operations by name; -1 while the inputs of an operation are added
 }
 
 // flattener inlines the calls of one function.
 type flattener struct {
-	defs   map[string]*tfproto.FunctionDef
-	ops    []flatOp
-	scopes []*scope // the scope of each operation
-	size   int      // the number of operations and calls
+	defs map[string]*tfproto.FunctionDef
+	ops  []flatOp
+	size int // the number of operations and calls
 }
 
 // flatten inlines the function that computes a signature's outputs. It returns the indices of
@@ -115,11 +116,8 @@ func flatten(def *tfproto.GraphDef, g *graph, s *Signature) (f *flat, outputs []
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := fl.connect(); err != nil {
-		return nil, nil, err
-	}
-	for i := range callee.GetSignature().GetOutputArg() {
-		v, err := fl.result(top, i)
+	for _, out := range callee.GetSignature().GetOutputArg() {
+		v, err := fl.resolve(top, callee.GetRet()[out.GetName()])
 		if err != nil {
 			return nil, nil, err
 		}
@@ -130,44 +128,29 @@ func flatten(def *tfproto.GraphDef, g *graph, s *Signature) (f *flat, outputs []
 			return nil, nil, fmt.Errorf("%w: its function has %d results", errFlat, len(f.rets))
 		}
 	}
-	f.effects = fl.controls(top)
+	f.effects, err = fl.controls(top)
 	f.ops = fl.ops
-	err = f.sort()
-	f.bypass()
 	return f, outputs, err
 }
 
-// bypass replaces the results of identities by the values that they pass on. The operations must be
-// sorted.
-func (f *flat) bypass() {
-	source := func(v *value) {
-		if v.op < 0 {
-			return
+// bypass replaces the result of an identity by the value that it passes on.
+func (fl *flattener) bypass(v value) value {
+	from, i := &fl.ops[v.op], 0
+	switch from.def.GetOp() {
+	case "Identity", "StopGradient", "PreventGradient", "Snapshot":
+	case "IdentityN":
+		_, index, _ := strings.Cut(v.port, ":")
+		var err error
+		if i, err = strconv.Atoi(index); err != nil {
+			return v
 		}
-		from, i := &f.ops[v.op], 0
-		switch from.def.GetOp() {
-		case "Identity", "StopGradient", "PreventGradient", "Snapshot":
-		case "IdentityN":
-			_, index, _ := strings.Cut(v.port, ":")
-			var err error
-			if i, err = strconv.Atoi(index); err != nil {
-				return
-			}
-		default:
-			return
-		}
-		if i >= 0 && i < len(from.in) {
-			*v = from.in[i]
-		}
+	default:
+		return v
 	}
-	for i := range f.ops {
-		for k := range f.ops[i].in {
-			source(&f.ops[i].in[k])
-		}
+	if i >= 0 && i < len(from.in) {
+		return from.in[i]
 	}
-	for i := range f.rets {
-		source(&f.rets[i])
-	}
+	return v
 }
 
 // callee returns the function that an operation calls if it can be inlined, and nil otherwise.
@@ -189,14 +172,14 @@ func (fl *flattener) callee(n *tfproto.NodeDef) *tfproto.FunctionDef {
 	return d
 }
 
-// open adds the operations of a function and of the functions that it calls.
+// open prepares the operations of a function and of the functions that it calls.
 func (fl *flattener) open(d *tfproto.FunctionDef, parent *scope, call *tfproto.NodeDef,
 	depth int) (*scope, error) {
 	if depth > maxInlined {
 		return nil, fmt.Errorf("%w: its calls are nested more than %d deep", errFlat, maxInlined)
 	}
-	s := &scope{def: d, args: map[string]int{}, parent: parent, call: call, inside: map[string]*scope{},
-		ops: map[string]int{}}
+	s := &scope{def: d, args: map[string]int{}, nodes: map[string]*tfproto.NodeDef{}, parent: parent, call: call,
+		inside: map[string]*scope{}, ops: map[string]int{}}
 	for i, a := range d.GetSignature().GetInputArg() {
 		s.args[a.GetName()] = i
 	}
@@ -216,44 +199,50 @@ func (fl *flattener) open(d *tfproto.FunctionDef, parent *scope, call *tfproto.N
 			}
 			continue
 		}
-		s.ops[n.GetName()] = len(fl.ops)
-		fl.scopes = append(fl.scopes, s)
-		fl.ops = append(fl.ops, flatOp{def: n})
+		s.nodes[n.GetName()] = n
 	}
 	return s, nil
 }
 
-// connect resolves the inputs of all operations.
-func (fl *flattener) connect() error {
-	for i := range fl.ops {
-		op, s := &fl.ops[i], fl.scopes[i]
-		for _, in := range op.def.GetInput() {
-			if name, control := strings.CutPrefix(in, "^"); control {
-				op.after = append(op.after, fl.after(s, name)...)
-				continue
-			}
-			v, err := fl.resolve(s, in)
-			if err != nil {
-				return err
-			}
-			op.in = append(op.in, v)
+// op returns the index of an operation of s. It adds the operation after those that it needs.
+func (fl *flattener) op(s *scope, name string) (int, error) {
+	if i, ok := s.ops[name]; ok {
+		if i < 0 {
+			return 0, fmt.Errorf("%w: its operations form a cycle", errFlat)
 		}
-		// Operations that must run before a call must also run before the operations of its
-		// function.
-		for at := s; at.call != nil; at = at.parent {
-			if len(at.inputs) == len(at.call.GetInput()) {
-				continue
-			}
-			for _, in := range at.call.GetInput() {
-				if name, control := strings.CutPrefix(in, "^"); control {
-					op.after = append(op.after, fl.after(at.parent, name)...)
-				}
-			}
-		}
-		slices.Sort(op.after)
-		op.after = slices.Compact(op.after)
+		return i, nil
 	}
-	return nil
+	s.ops[name] = -1
+	op := flatOp{def: s.nodes[name]}
+	for _, in := range op.def.GetInput() {
+		if strings.HasPrefix(in, "^") {
+			continue
+		}
+		v, err := fl.resolve(s, in)
+		if err != nil {
+			return 0, err
+		}
+		op.in = append(op.in, v)
+	}
+	// Operations that must run before a call must also run before the operations of its function.
+	at, of := s, op.def
+	for of != nil {
+		for _, in := range of.GetInput() {
+			if before, control := strings.CutPrefix(in, "^"); control {
+				list, err := fl.after(at, before)
+				if err != nil {
+					return 0, err
+				}
+				op.after = append(op.after, list...)
+			}
+		}
+		at, of = at.parent, at.call
+	}
+	slices.Sort(op.after)
+	op.after = slices.Compact(op.after)
+	s.ops[name] = len(fl.ops)
+	fl.ops = append(fl.ops, op)
+	return s.ops[name], nil
 }
 
 // resolve finds the source of an input of an operation of s.
@@ -270,8 +259,12 @@ func (fl *flattener) resolve(s *scope, ref string) (value, error) {
 			s, ref = s.parent, s.inputs[i]
 			continue
 		}
-		if op, ok := s.ops[name]; ok {
-			return value{op, port}, nil
+		if s.nodes[name] != nil {
+			op, err := fl.op(s, name)
+			if err != nil {
+				return value{}, err
+			}
+			return fl.bypass(value{op, port}), nil
 		}
 		inner := s.inside[name]
 		_, index, _ := strings.Cut(port, ":")
@@ -286,113 +279,45 @@ func (fl *flattener) resolve(s *scope, ref string) (value, error) {
 		s.def.GetSignature().GetName())
 }
 
-func (fl *flattener) result(s *scope, i int) (value, error) {
-	return fl.resolve(s, s.def.GetRet()[s.def.GetSignature().GetOutputArg()[i].GetName()])
-}
-
 // after returns the operations that a control input in scope s waits for.
-func (fl *flattener) after(s *scope, name string) []int {
+func (fl *flattener) after(s *scope, name string) ([]int, error) {
 	if inner := s.inside[name]; inner != nil {
 		return fl.controls(inner)
 	}
-	if i, ok := s.ops[name]; ok {
-		return []int{i}
+	if s.nodes[name] == nil {
+		return nil, nil
 	}
-	return nil
+	i, err := fl.op(s, name)
+	return []int{i}, err
 }
 
 // controls returns the operations of a function that run at each call, even if no result depends on
 // them.
-func (fl *flattener) controls(s *scope) []int {
-	var list []int
-	for _, name := range s.def.GetControlRet() {
-		list = append(list, fl.after(s, name)...)
+func (fl *flattener) controls(s *scope) (list []int, err error) {
+	for _, key := range slices.Sorted(maps.Keys(s.def.GetControlRet())) {
+		more, err := fl.after(s, s.def.GetControlRet()[key])
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, more...)
 	}
 	slices.Sort(list)
-	return slices.Compact(list)
-}
-
-// sort orders the operations so that each follows its inputs.
-func (f *flat) sort() error {
-	const unseen, open, done = 0, 1, 2
-	state := make([]int, len(f.ops))
-	place := make([]int, len(f.ops))
-	var order []int
-	type frame struct{ op, next int }
-	for root := range f.ops {
-		stack := []frame{{root, 0}}
-		for len(stack) > 0 {
-			top := &stack[len(stack)-1]
-			op := &f.ops[top.op]
-			if top.next == 0 {
-				if state[top.op] == done {
-					stack = stack[:len(stack)-1]
-					continue
-				}
-				state[top.op] = open
-			}
-			if top.next < len(op.in)+len(op.after) {
-				next := 0
-				if top.next < len(op.in) {
-					next = op.in[top.next].op
-				} else {
-					next = op.after[top.next-len(op.in)]
-				}
-				top.next++
-				if next < 0 || state[next] == done {
-					continue
-				}
-				if state[next] == open {
-					return fmt.Errorf("%w: its operations form a cycle", errFlat)
-				}
-				stack = append(stack, frame{next, 0})
-				continue
-			}
-			state[top.op] = done
-			place[top.op] = len(order)
-			order = append(order, top.op)
-			stack = stack[:len(stack)-1]
-		}
-	}
-	ops := make([]flatOp, len(order))
-	move := func(v value) value {
-		if v.op >= 0 {
-			v.op = place[v.op]
-		}
-		return v
-	}
-	for at, from := range order {
-		op := f.ops[from]
-		for i := range op.in {
-			op.in[i] = move(op.in[i])
-		}
-		for i := range op.after {
-			op.after[i] = place[op.after[i]]
-		}
-		ops[at] = op
-	}
-	f.ops = ops
-	for i := range f.rets {
-		f.rets[i] = move(f.rets[i])
-	}
-	for i := range f.effects {
-		f.effects[i] = place[f.effects[i]]
-	}
-	return nil
+	return slices.Compact(list), nil
 }
 
 // needed marks the operations that results and effects depend on. Values in stop are known, so
-// operations that only compute these values are not needed.
-func (f *flat) needed(results []value, effects []int, stop map[value]string) []bool {
+// operations that only compute these values are not needed. Without controls, it does not follow control
+// inputs.
+func (f *flat) needed(results []value, effects []int, stop map[value]string, controls bool) []bool {
 	need := make([]bool, len(f.ops))
-	mark := func(v value) {
-		if _, given := stop[v]; !given && v.op >= 0 {
-			need[v.op] = true
+	mark := func(list []value) {
+		for _, v := range list {
+			if _, given := stop[v]; !given && v.op >= 0 {
+				need[v.op] = true
+			}
 		}
 	}
-	for _, v := range results {
-		mark(v)
-	}
+	mark(results)
 	for _, i := range effects {
 		need[i] = true
 	}
@@ -400,11 +325,9 @@ func (f *flat) needed(results []value, effects []int, stop map[value]string) []b
 		if !need[i] {
 			continue
 		}
-		for _, v := range f.ops[i].in {
-			mark(v)
-		}
+		mark(f.ops[i].in)
 		for _, j := range f.ops[i].after {
-			if !pureOps[f.ops[j].def.GetOp()] {
+			if controls && !pureOps[f.ops[j].def.GetOp()] {
 				need[j] = true
 			}
 		}

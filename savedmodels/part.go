@@ -63,7 +63,7 @@ func (d *division) analyse(s *Signature) (*part, error) {
 	for _, i := range outputs {
 		p.results = append(p.results, f.rets[i])
 	}
-	p.needed = f.needed(p.results, f.effects, nil)
+	p.needed = f.needed(p.results, f.effects, nil, true)
 	for i := range f.ops {
 		if p.needed[i] {
 			p.kinds[i] = p.classify(i)
@@ -309,7 +309,7 @@ func (p *part) independent(features []value) []value {
 	slices.SortFunc(features, func(a, b value) int { return a.op - b.op })
 	given := map[value]string{}
 	return slices.DeleteFunc(features, func(v value) bool {
-		need := p.flat.needed([]value{v}, nil, given)
+		need := p.flat.needed([]value{v}, nil, given, true)
 		for i, is := range need {
 			if is && p.kinds[i] == sample && heavyMath[p.ops[i].def.GetOp()] {
 				given[v] = ""

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"steadyfit/internal/files"
 	"steadyfit/internal/tfproto"
-	"steadyfit/internal/wire"
 	"steadyfit/option"
 )
 
@@ -27,17 +25,6 @@ const (
 	maxDepth = 100
 
 	modelFile = "saved_model.pb"
-)
-
-// Field numbers in saved_model.proto and meta_graph.proto:
-const (
-	fieldMetaGraphs = 2 // of SavedModel
-
-	fieldMetaInfo = 1 // of MetaGraphDef
-	fieldGraph    = 2
-	fieldObjects  = 7
-
-	fieldTags = 4 // of MetaInfoDef
 )
 
 // source is a decoded saved_model.pb without the unused parts.
@@ -152,31 +139,24 @@ func exists(path string) bool {
 // decode parses saved_model.pb and chooses a metagraph (chooseMetaGraph). It leaves out the object graph, which
 // describes Python objects and can be as large as the graph.
 func decode(data []byte, wanted []string) (*source, error) {
-	metas, tags, err := splitMetaGraphs(data)
-	if err != nil {
-		return nil, err
+	file := &tfproto.SavedModel{}
+	options := proto.UnmarshalOptions{RecursionLimit: maxDepth}
+	if err := options.Unmarshal(data, file); err != nil {
+		return nil, fmt.Errorf("%w: it is truncated or damaged (%w); copy or export the model again", ErrNotSavedModel, err)
 	}
-	if len(metas) == 0 {
+	if len(file.MetaGraphs) == 0 {
 		return nil, fmt.Errorf("%w: it has no metagraph; the file is damaged or is not a SavedModel", ErrNotSavedModel)
+	}
+	var tags [][]string
+	for _, m := range file.MetaGraphs {
+		tags = append(tags, m.GetMetaInfoDef().GetTags())
 	}
 	chosen, err := chooseMetaGraph(tags, wanted)
 	if err != nil {
 		return nil, err
 	}
-	var used []byte
-	for f := range fields(metas[chosen], &err) {
-		if f.Num != fieldObjects {
-			used = append(used, f.Raw...)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	meta := &tfproto.MetaGraphDef{}
-	options := proto.UnmarshalOptions{RecursionLimit: maxDepth}
-	if err := options.Unmarshal(used, meta); err != nil {
-		return nil, fmt.Errorf("%w: its metagraph is damaged: %w", ErrNotSavedModel, err)
-	}
+	meta := file.MetaGraphs[chosen]
+	meta.ProtoReflect().SetUnknown(nil)
 	graph := meta.GetGraphDef()
 	if graph == nil {
 		graph = &tfproto.GraphDef{}
@@ -224,51 +204,9 @@ func (m *Model) Graph() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	metas, tags, err := splitMetaGraphs(file)
+	src, err := decode(file, m.Tags)
 	if err != nil {
 		return nil, err
 	}
-	chosen, err := chooseMetaGraph(tags, m.Tags)
-	if err != nil {
-		return nil, err
-	}
-	var graph []byte
-	for f := range fields(metas[chosen], &err) {
-		if f.Num == fieldGraph {
-			graph = append(graph, f.Value...) // a repeated message is merged
-		}
-	}
-	return graph, err
-}
-
-// splitMetaGraphs returns the encoded metagraphs, which are parts of data, and the tags of each
-// metagraph.
-func splitMetaGraphs(data []byte) (metas [][]byte, tags [][]string, err error) {
-	for f := range fields(data, &err) {
-		if f.Num != fieldMetaGraphs {
-			continue
-		}
-		var own []string
-		for f := range fields(f.Value, &err) {
-			if f.Num != fieldMetaInfo {
-				continue
-			}
-			for f := range fields(f.Value, &err) {
-				if f.Num == fieldTags {
-					own = append(own, string(f.Value))
-				}
-			}
-		}
-		metas, tags = append(metas, f.Value), append(tags, own)
-	}
-	return metas, tags, err
-}
-
-// fields iterates over the fields of an encoded message until *err is set. It sets *err itself
-// if the message is damaged.
-func fields(data []byte, err *error) iter.Seq[wire.Field] {
-	return wire.Fields(data, err, func(at int, cause error) error {
-		return fmt.Errorf("%w: it is truncated or damaged at byte %d of a message (%w); copy or export the model again",
-			ErrNotSavedModel, at, cause)
-	})
+	return proto.Marshal(src.graph)
 }

@@ -41,9 +41,9 @@ func TestOpenExplainsWhatIsNoSavedModel(t *testing.T) {
 		"empty file":        {map[string]string{"saved_model.pb": ""}, ".", ErrNotSavedModel, "the file is empty"},
 		"folder as file":    {map[string]string{"saved_model.pb/": ""}, ".", nil, "is a directory"},
 		"text": {map[string]string{"saved_model.pb": "this is no protobuf"}, ".", ErrNotSavedModel,
-			"damaged at byte"},
+			"truncated or damaged"},
 		"truncated": {map[string]string{"saved_model.pb": string(good[:len(good)/2])}, ".", ErrNotSavedModel,
-			"damaged at byte"},
+			"truncated or damaged"},
 		"no metagraph": {map[string]string{"saved_model.pb": "\x08\x01"}, ".", ErrNotSavedModel, "no metagraph"},
 		"no variables": {map[string]string{"saved_model.pb": string(good)}, ".", ErrNotSavedModel,
 			"variables/variables.index is missing"},
@@ -171,8 +171,8 @@ func TestDamagedModels(t *testing.T) {
 // unit.
 func hostile(size int, unit []byte) []byte {
 	graph := bytes.Repeat(unit, size/len(unit))
-	meta := protowire.AppendBytes(protowire.AppendTag(nil, fieldGraph, protowire.BytesType), graph)
-	return protowire.AppendBytes(protowire.AppendTag(nil, fieldMetaGraphs, protowire.BytesType), meta)
+	meta := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), graph)
+	return protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), meta)
 }
 
 func TestSizeLimits(t *testing.T) {

@@ -42,7 +42,7 @@ func (p *parallel) checkSums(part *part, list []*exchanged) error {
 			ok := k == 0 && name == "ReadVariableOp"
 			switch {
 			case k == 0 && (name == "AssignAddVariableOp" || name == "ResourceScatterAdd"):
-				ok = !part.any(part.inputsOnly(op.in[1:]), reads)
+				ok = !part.any(part.flat.needed(op.in[1:], nil, nil, false), reads)
 			case k == 0 && name == "AssignVariableOp" && len(op.in) > 1:
 				ok = part.adds(op.in[1], func(op *flatOp) bool { return op.def.GetOp() == "ReadVariableOp" && of(op) == id }, reads)
 			}
@@ -77,7 +77,7 @@ func (p *parallel) running(part *part, list []*exchanged) (*running, error) {
 			return nil, err
 		}
 	}
-	need := part.inputsOnly(results)
+	need := part.flat.needed(results, nil, nil, false)
 	for i, is := range need {
 		if op := &part.ops[i]; is && !pureOps[op.def.GetOp()] && op.def.GetOp() != "ReadVariableOp" ||
 			is && slices.ContainsFunc(op.in, func(v value) bool { return v.op < 0 && part.inputs[v.arg()] != nil }) {
@@ -111,7 +111,7 @@ func (p *part) adds(v value, old, excluded func(*flatOp) bool) bool {
 		if in.op < 0 || !old(&p.ops[in.op]) {
 			continue
 		}
-		need := p.inputsOnly([]value{sum.in[1-i]})
+		need := p.flat.needed([]value{sum.in[1-i]}, nil, nil, false)
 		return !p.any(need, excluded)
 	}
 	return false
@@ -124,26 +124,6 @@ func (p *part) any(need []bool, is func(*flatOp) bool) bool {
 		}
 	}
 	return false
-}
-
-// inputsOnly marks the operations that values depend on through inputs. It does not follow control
-// inputs.
-func (f *flat) inputsOnly(results []value) []bool {
-	need := make([]bool, len(f.ops))
-	mark := func(list []value) {
-		for _, v := range list {
-			if v.op >= 0 {
-				need[v.op] = true
-			}
-		}
-	}
-	mark(results)
-	for i := len(f.ops) - 1; i >= 0; i-- {
-		if need[i] {
-			mark(f.ops[i].in)
-		}
-	}
-	return need
 }
 
 // add adds a call of the function, to run after an operation. It returns the metrics.

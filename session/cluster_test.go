@@ -215,12 +215,10 @@ func TestCluster(t *testing.T) {
 		sizes   []int
 		options session.Options
 	}{
-		{"digits", 1, sizes, session.Options{}}, {"image-224", 1, []int{3, 2}, session.Options{}},
-		{"digits", 2, sizes, session.Options{}}, {"digits", 4, sizes, session.Options{}},
-		{"digits", 9, []int{63, 64}, session.Options{}},
+		{"digits", 1, sizes, session.Options{}}, {"digits", 2, sizes, session.Options{}},
+		{"digits", 9, []int{63, 7}, session.Options{}},
 		{"digits-scaled", 2, sizes, session.Options{}}, {"digits-cnn", 2, sizes, inexact},
-		{"lstm", 2, []int{32, 5, 1}, session.Options{}}, {"image-224", 2, []int{4, 3}, session.Options{}},
-		{"image-224", 3, []int{3}, session.Options{}},
+		{"image-224", 2, []int{4, 3}, session.Options{}},
 	} {
 		small := c.ranks <= 3 && (c.model == "digits" || c.model == "digits-cnn")
 		if session.RaceEnabled && !small {
@@ -253,14 +251,9 @@ func TestCluster(t *testing.T) {
 				}
 				return
 			}
-			if c.ranks == 2 || c.model != "image-224" {
-				assert.Equal(t, want.State, results[0].State)
-				assert.Equal(t, want.Losses, results[0].Losses)
-				assert.Equal(t, want.Evaluation, results[0].Evaluation)
-			}
-			for i := range want.Losses {
-				assert.InDeltaSlice(t, want.Losses[i], results[0].Losses[i], 1e-6)
-			}
+			assert.Equal(t, want.State, results[0].State)
+			assert.Equal(t, want.Losses, results[0].Losses)
+			assert.Equal(t, want.Evaluation, results[0].Evaluation)
 		})
 	}
 }

@@ -52,9 +52,6 @@ func (x *featureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch 
 	order := ascending(b.Size)
 	slices.Reverse(order)
 	b, small = rearranged(b, order), rearranged(small, order)
-	if err := s.tf.Graph().Import(x.of.Original, ""); err != nil {
-		return c, fmt.Errorf("the original train step: %w", err)
-	}
 	original, err := s.runner(s.tf, contract.OriginalPrefix+s.roles.Train)
 	if err != nil {
 		return c, err
@@ -206,7 +203,6 @@ func difference(a, b any, least float64) float64 {
 // featureStep implements feature.Step.
 type featureStep struct {
 	*Step
-	of   *savedmodels.Features
 	rest *savedmodels.Signature
 	// whole maps the inputs of the original train signature, without cached features, to the fields
 	// of the data.
@@ -233,7 +229,7 @@ func (s *Session) NewFeatureStep(f *savedmodels.Features) (feature.Step, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &featureStep{Step: step, of: f, rest: rest, whole: newBinding(s.model, original)}, nil
+	return &featureStep{Step: step, rest: rest, whole: newBinding(s.model, original)}, nil
 }
 
 // batch returns a batch of the data with the features instead of the data inputs from which

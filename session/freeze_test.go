@@ -22,7 +22,6 @@ func TestFrozenStateIsThatOfSave(t *testing.T) {
 	ctx := context.Background()
 	for name, open := range map[string]func() (*savedmodels.Model, error){
 		"digits": func() (*savedmodels.Model, error) { return savedmodels.Builtin("digits") },
-		"lstm":   func() (*savedmodels.Model, error) { return savedmodels.Builtin("lstm") },
 		"lora":   func() (*savedmodels.Model, error) { return savedmodels.Open(lora) },
 	} {
 		t.Run(name, func(t *testing.T) {
