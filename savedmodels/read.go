@@ -142,7 +142,7 @@ func decode(data []byte, wanted []string) (*source, error) {
 	file := &tfproto.SavedModel{}
 	options := proto.UnmarshalOptions{RecursionLimit: maxDepth}
 	if err := options.Unmarshal(data, file); err != nil {
-		return nil, fmt.Errorf("%w: it is truncated or damaged (%w); copy or export the model again", ErrNotSavedModel, err)
+		return nil, fmt.Errorf("%w: it is truncated or damaged; copy or export the model again", ErrNotSavedModel)
 	}
 	if len(file.MetaGraphs) == 0 {
 		return nil, fmt.Errorf("%w: it has no metagraph; the file is damaged or is not a SavedModel", ErrNotSavedModel)

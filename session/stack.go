@@ -21,9 +21,7 @@ func (s *Session) prepareVariants(n *native) (err error) {
 	}
 	f := &stacker{}
 	n.stacker = f
-	if f.full, err = s.newStack(n, s.full); err == nil {
-		f.rest, err = s.newStack(n, s.full)
-	}
+	f.plain, err = s.newStack(n, s.full)
 	if err == nil && s.fullXLA != nil {
 		f.compiled, err = s.newStack(n, s.fullXLA)
 	}
@@ -49,9 +47,7 @@ func (s *Session) compiledSignatures() string {
 
 // stacker runs several steps per execution.
 type stacker struct {
-	// full and rest run the same signature. full is for the maximum number of steps and rest
-	// for all other numbers, so that full does not reallocate its buffers. compiled may be nil.
-	full, rest, compiled *stack
+	plain, compiled *stack // compiled may be nil
 	// next is the stack that batches are added to; nil if there is none.
 	next *stack
 }
@@ -60,7 +56,7 @@ func (f *stacker) close() {
 	if f == nil {
 		return
 	}
-	for _, k := range []*stack{f.full, f.rest, f.compiled} {
+	for _, k := range []*stack{f.plain, f.compiled} {
 		if k != nil {
 			k.Close()
 		}
@@ -68,16 +64,13 @@ func (f *stacker) close() {
 }
 
 // choose returns the stack for an execution of n steps; nil if there is none.
-func (f *stacker) choose(n, samples, most int) *stack {
-	switch {
-	case f.compiled != nil && f.compiled.layout.takes(n, samples):
-		return f.compiled
-	case !f.full.layout.takes(n, samples):
-		return nil
-	case n == most:
-		return f.full
+func (f *stacker) choose(n, samples int) *stack {
+	for _, k := range []*stack{f.compiled, f.plain} {
+		if k != nil && k.layout.takes(n, samples) {
+			return k
+		}
 	}
-	return f.rest
+	return nil
 }
 
 // stack runs a signature of several steps. Its inputs are set batch by batch.
@@ -121,7 +114,7 @@ func (s *Session) Stackable(n, samples int) int {
 	if c := f.compiled; c != nil && c.layout.steps <= int64(n) && c.layout.takes(int(c.layout.steps), samples) {
 		return int(c.layout.steps)
 	}
-	l := f.full.layout
+	l := f.plain.layout
 	if l.steps > 0 && l.steps <= int64(n) {
 		n = int(l.steps)
 	}
@@ -133,7 +126,7 @@ func (s *Session) Stackable(n, samples int) int {
 
 // Stack copies batch i, from 0, to an execution of n steps; batch 0 starts a new execution, also after
 // an error. All batches have the same size. Stack does not change the model. If the steps cannot run
-// together, the error is ErrStack. Stack does not allocate after the first execution of n steps.
+// together, the error is ErrStack. Stack does not allocate if the execution before had n steps, too.
 func (s *Session) Stack(i, n int, b data.Batch) (err error) {
 	f := s.stacker
 	if f == nil {
@@ -145,7 +138,7 @@ func (s *Session) Stack(i, n int, b data.Batch) (err error) {
 			return fmt.Errorf("stack: %w: the model cannot run %d steps per execution on batches of %d samples; use the "+
 				"number from Stackable", ErrStack, n, b.Size)
 		}
-		f.next = f.choose(n, b.Size, s.opts.StepsPerExecution)
+		f.next = f.choose(n, b.Size)
 		f.next.begin(n, b)
 	}
 	k := f.next
