@@ -40,8 +40,6 @@ type Features struct {
 	Operations int
 	// End is the first operation that is not in the frozen part.
 	End string
-	// Sum is a hash of the computation, without the values of the variables.
-	Sum string
 	// Omitted is the reason why Model has no signature Evaluate or Gradients although the original
 	// has one; nil if none is missing.
 	Omitted error
@@ -363,16 +361,13 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 	}
 	d.features = map[string]string{}
 	b := d.builder(p, computeSignature, nil)
-	sums := make([]string, len(features))
 	for i, v := range features {
-		sums[i] = p.sumOf(v)
-		d.features[sums[i]] = "feature_" + strconv.Itoa(i)
-		if err := b.output(d.features[sums[i]], v); err != nil {
+		name := "feature_" + strconv.Itoa(i)
+		d.features[p.sumOf(v)] = name
+		if err := b.output(name, v); err != nil {
 			return err
 		}
 	}
-	all := sha256.Sum256([]byte(strings.Join(sums, "\n")))
-	to.Sum = hex.EncodeToString(all[:16])
 	divided[computeSignature] = b.finish(need, nil)
 	return nil
 }

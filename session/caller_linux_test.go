@@ -52,65 +52,56 @@ func handed(t *testing.T) int {
 func TestCallerRuns(t *testing.T) {
 	ctx := context.Background()
 	bs := batches(t, digits(t), 32, 19)
-	for _, c := range []struct {
-		name, model string
-		opts        session.Options
-	}{
-		{"plain", "digits", session.Options{StepsPerExecution: 16}},
-		{"compiled", "digits", session.Options{StepsPerExecution: 16, Compiled: true}},
-	} {
-		t.Run(c.model+" "+c.name, func(t *testing.T) {
-			others := open(t, c.model, c.opts)
-			c.opts.CallerRuns = true
-			caller := open(t, c.model, c.opts)
-			assert.Equal(t, others.Identity(), caller.Identity(), "the same run")
-			assert.Equal(t, losses(t, others, bs[:3], 0), losses(t, caller, bs[:3], 0))
-			assert.Equal(t, stackedRun(t, others, bs[3:], 3), stackedRun(t, caller, bs[3:], 3))
-			want, have := make([]float64, 2), make([]float64, 2)
-			require.NoError(t, others.Evaluate(ctx, bs[0], want))
-			require.NoError(t, caller.Evaluate(ctx, bs[0], have))
-			assert.Equal(t, want, have)
-			assert.True(t, variables(t, others) == variables(t, caller), "the variables differ")
+	o := session.Options{StepsPerExecution: 16}
+	others := open(t, "digits", o)
+	o.CallerRuns = true
+	caller := open(t, "digits", o)
+	assert.Equal(t, others.Identity(), caller.Identity(), "the same run")
+	assert.Equal(t, losses(t, others, bs[:3], 0), losses(t, caller, bs[:3], 0))
+	assert.Equal(t, stackedRun(t, others, bs[3:], 3), stackedRun(t, caller, bs[3:], 3))
+	want, have := make([]float64, 2), make([]float64, 2)
+	require.NoError(t, others.Evaluate(ctx, bs[0], want))
+	require.NoError(t, caller.Evaluate(ctx, bs[0], have))
+	assert.Equal(t, want, have)
+	assert.True(t, variables(t, others) == variables(t, caller), "the variables differ")
 
-			const steps = 200
-			run := func(s *session.Session) int {
-				losses(t, s, bs[:1], 0)
-				// Wait until the threads of the previous session are idle.
-				before := -1
-				require.Eventually(t, func() bool {
-					now := handed(t)
-					quiet := now == before
-					before = now
-					return quiet
-				}, time.Minute, 20*time.Millisecond)
-				for range steps {
-					losses(t, s, bs[:1], 0)
-				}
-				return handed(t) - before
-			}
-			// A thread that spins takes over an operation without going to sleep, so only few
-			// sleeps may be counted.
-			runs, taken := 1, run(others)
-			for ; taken < 12 && runs < 50; runs++ {
-				taken += run(others)
-			}
-			require.GreaterOrEqual(t, taken, 12, "nothing was handed over")
-			several := func() (sum int) {
-				for range runs {
-					sum += run(caller)
-				}
-				return sum
-			}
-			assert.LessOrEqual(t, several(), taken/4)
-			// After a reload, too, no operations are handed to other threads.
-			p, err := caller.Snapshot(ctx)
-			require.NoError(t, err)
-			defer p.Close()
-			_, err = caller.Reset(ctx, "reload", p)
-			require.NoError(t, err)
-			assert.LessOrEqual(t, several(), taken/4)
-		})
+	const steps = 200
+	run := func(s *session.Session) int {
+		losses(t, s, bs[:1], 0)
+		// Wait until the threads of the previous session are idle.
+		before := -1
+		require.Eventually(t, func() bool {
+			now := handed(t)
+			quiet := now == before
+			before = now
+			return quiet
+		}, time.Minute, 20*time.Millisecond)
+		for range steps {
+			losses(t, s, bs[:1], 0)
+		}
+		return handed(t) - before
 	}
+	// A thread that spins takes over an operation without going to sleep, so only few
+	// sleeps may be counted.
+	runs, taken := 1, run(others)
+	for ; taken < 12 && runs < 50; runs++ {
+		taken += run(others)
+	}
+	require.GreaterOrEqual(t, taken, 12, "nothing was handed over")
+	several := func() (sum int) {
+		for range runs {
+			sum += run(caller)
+		}
+		return sum
+	}
+	assert.LessOrEqual(t, several(), taken/4)
+	// After a reload, too, no operations are handed to other threads.
+	p, err := caller.Snapshot(ctx)
+	require.NoError(t, err)
+	defer p.Close()
+	_, err = caller.Reset(ctx, "reload", p)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, several(), taken/4)
 }
 
 // An execution of many steps does not overflow the stack of the calling thread.

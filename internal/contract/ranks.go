@@ -23,7 +23,7 @@ type RankGroup interface {
 	// Stopped returns an error if a rank has requested a stop before the last step or batch. The
 	// error is the same on all ranks, and matches context.Canceled.
 	Stopped() error
-	// CheckEqual returns ErrRanksDiffer if the variables of a rank differ from those of the first, bit for
+	// CheckEqual returns ErrRanksDiffer if the weights of a rank differ from those of the first, bit for
 	// bit. Ranks compute the same update, but TensorFlow may round it differently with other
 	// processors or numbers of threads.
 	CheckEqual(ctx context.Context) error
