@@ -144,8 +144,8 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 		e.first = differs && !e.mean
 		switch {
 		case differs && !inexact:
-			return nil, option.Errorf("signature %s changes variable %s, so the ranks would differ; {Options.AllowInexactSplit} "+
-				"accepts that", of.Name, e.name)
+			return nil, option.Errorf("signature %s changes variable %s, so the ranks would differ; "+
+				"{Options.AllowInexactSplit} accepts that", of.Name, e.name)
 		case !known:
 			return nil, fmt.Errorf("variable %s, which signature %s changes, has the type %s", e.name, of.Name, e.dtype)
 		case e.unknown || slices.ContainsFunc(e.shape, func(d int64) bool { return d < 0 }):
