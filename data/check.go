@@ -37,7 +37,7 @@ type Values struct {
 // *RowError for each of the first elements whose values are not as want describes.
 func Check(ds Dataset, field string, want Values) error {
 	if want.Below > 0 {
-		ds = beforeTame(ds)
+		ds = beforeFinite(ds)
 	} else if want.Classes < 1 && !want.Probabilities && want.Integers == nil {
 		return fmt.Errorf("%s: %+v describes no values; set one of its fields: %w", ds.Name(), want, errOption)
 	}
@@ -215,9 +215,9 @@ func inMemory(ds Dataset) (*InMemory, bool) {
 	return m, ok
 }
 
-// beforeTame returns an InMemory with the fields as they are before functions that keep finite
+// beforeFinite returns an InMemory with the fields as they are before functions that keep finite
 // values finite, such as Scale. Any other dataset is returned unchanged.
-func beforeTame(ds Dataset) Dataset {
+func beforeFinite(ds Dataset) Dataset {
 	m, ok := inMemory(ds)
 	if !ok {
 		return ds
@@ -225,7 +225,7 @@ func beforeTame(ds Dataset) Dataset {
 	v := m.view()
 	v.columns = slices.Clone(m.columns)
 	for i := range v.columns {
-		for c := &v.columns[i]; c.made != nil && c.made.tame() && c.made.under() != nil; {
+		for c := &v.columns[i]; c.made != nil && c.made.staysFinite() && c.made.under() != nil; {
 			name := c.name
 			*c = *c.made.under()
 			c.name = name
@@ -312,7 +312,7 @@ func (m *InMemory) checkColumn(ctx context.Context, c *column) []error {
 	var failed []failure
 	var next atomic.Int64
 	var group sync.WaitGroup
-	for _, h := range m.hands(nil) {
+	for _, w := range m.scratch(nil) {
 		group.Go(func() {
 			sample := makeVector(c.kind, c.width)
 			for ctx.Err() == nil {
@@ -323,7 +323,7 @@ func (m *InMemory) checkColumn(ctx context.Context, c *column) []error {
 				if m.rows != nil {
 					row = int(m.rows.at(row))
 				}
-				if err := c.made.make(h, sample, 0, Sample{Row: row}); err != nil {
+				if err := c.made.make(w, sample, 0, Sample{Row: row}); err != nil {
 					mu.Lock()
 					failed = append(failed, failure{row, err})
 					mu.Unlock()

@@ -143,13 +143,13 @@ func TestWorkersAreBounded(t *testing.T) {
 					taken++
 					synctest.Wait() // until every worker waits
 					require.EqualValues(t, min(20, taken+ahead)*batch, made.Load())
-					require.Nil(t, ds.idle)
+					require.Nil(t, ds.idle.next)
 				}
 				require.Equal(t, 20, taken)
-				require.Len(t, ds.idle.slabs, ahead+1)
+				require.Len(t, ds.idle.next.slabs, ahead+1)
 				// Each worker keeps one sample per function.
-				require.Len(t, ds.idle.hands, workers)
-				for _, h := range ds.idle.hands {
+				require.Len(t, ds.idle.next.workers, workers)
+				for _, h := range ds.idle.next.workers {
 					require.Empty(t, h.between, "the samples of the stage lie in memory already")
 				}
 			})
@@ -158,14 +158,14 @@ func TestWorkersAreBounded(t *testing.T) {
 }
 
 // The next pass reuses the memory for the samples between two functions: one sample per worker.
-func TestHandsAreKept(t *testing.T) {
+func TestScratchIsReused(t *testing.T) {
 	m := pipeline(t, 12).Workers(3)
 	ds := Prefetch(m, 2)
 	for epoch := range 3 {
 		copied(t, ds, Pass{Batch: 4, Epoch: epoch})
 	}
-	require.Len(t, ds.idle.hands, 3)
-	for _, h := range ds.idle.hands {
+	require.Len(t, ds.idle.next.workers, 3)
+	for _, h := range ds.idle.next.workers {
 		require.LessOrEqual(t, len(h.between), 2, "images, and augmented ones")
 		require.LessOrEqual(t, len(h.kept), 1)
 		for _, v := range h.between {

@@ -445,15 +445,15 @@ type heldRecord struct {
 	values []value
 }
 
-func (f *recordField) make(h *hand, dst vector, at int, s Sample) error {
-	held, err := f.set.hold(h, s.Row)
+func (f *recordField) make(w *scratch, dst vector, at int, s Sample) error {
+	held, err := f.set.hold(w, s.Row)
 	if err != nil {
 		return err
 	}
 	v := held.values[f.index]
 	if f.image {
 		raw := v.text()
-		err = f.set.images.sample(h, dst, at, bytes.NewReader(raw), int64(len(raw)))
+		err = f.set.images.sample(w, dst, at, bytes.NewReader(raw), int64(len(raw)))
 	} else {
 		err = v.decode(dst, at)
 	}
@@ -465,11 +465,11 @@ func (f *recordField) make(h *hand, dst vector, at int, s Sample) error {
 }
 
 // hold reads the record of a row, unless it is the record that the worker read last.
-func (s *recordSet) hold(h *hand, row int) (*heldRecord, error) {
-	held, ok := h.kept[s].(*heldRecord)
+func (s *recordSet) hold(w *scratch, row int) (*heldRecord, error) {
+	held, ok := w.kept[s].(*heldRecord)
 	if !ok {
 		held = &heldRecord{row: -1}
-		h.kept[s] = held
+		w.kept[s] = held
 	}
 	if held.row == row {
 		return held, nil
