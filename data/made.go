@@ -38,8 +38,6 @@ type maker interface {
 	under() *column
 	// describe identifies the computation in fingerprints.
 	describe() string
-	// staysFinite reports whether finite inputs give finite values.
-	staysFinite() bool
 	// repeats reports whether a sample has the same values in each epoch.
 	repeats() bool
 }
@@ -48,8 +46,6 @@ type maker interface {
 type fromFiles struct{}
 
 func (fromFiles) under() *column { return nil }
-
-func (fromFiles) staysFinite() bool { return true }
 
 func (fromFiles) repeats() bool { return true }
 
@@ -115,11 +111,11 @@ func (m *InMemory) Workers(n int) *InMemory {
 // with the old f is rejected.
 func Map[D, S element](m *InMemory, field, name string, shape []int,
 	f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
-	return mapField(m, field, name, shape, false, false, f)
+	return mapField(m, field, name, shape, false, f)
 }
 
-// mapField implements Map. staysFinite and repeats are the results of the methods of maker with these names.
-func mapField[D, S element](m *InMemory, field, name string, shape []int, staysFinite, repeats bool,
+// mapField implements Map. repeats is the result of the method of maker with this name.
+func mapField[D, S element](m *InMemory, field, name string, shape []int, repeats bool,
 	f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	v, at, err := m.editable(field)
 	if err != nil {
@@ -139,7 +135,7 @@ func mapField[D, S element](m *InMemory, field, name string, shape []int, staysF
 	}
 	v.columns[at] = column{
 		name: c.name, shape: slices.Clone(shape), width: width, kind: dtype.For[D](),
-		made: &mapped[D, S]{of: c, name: name, width: width, keeps: staysFinite, same: repeats, f: f},
+		made: &mapped[D, S]{of: c, name: name, width: width, same: repeats, f: f},
 		file: c.file, origin: c.origin,
 	}
 	return v, nil
@@ -149,7 +145,6 @@ type mapped[D, S element] struct {
 	of    column
 	name  string
 	width int
-	keeps bool
 	same  bool
 	f     func(s Sample, dst []D, src []S) error
 }
@@ -157,8 +152,6 @@ type mapped[D, S element] struct {
 func (g *mapped[D, S]) under() *column { return &g.of }
 
 func (g *mapped[D, S]) describe() string { return g.name }
-
-func (g *mapped[D, S]) staysFinite() bool { return g.keeps }
 
 func (g *mapped[D, S]) repeats() bool { return g.same }
 
@@ -206,7 +199,7 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	scale := func(v float64) float32 { return float32(float64(low) + float64(v/255*(float64(high)-float64(low)))) }
 	name := fmt.Sprintf("scale %v,%v", low, high)
 	if c.pixels && c.kind == dtype.For[float32]() {
-		return mapField(m, field, name, c.shape, true, true, func(_ Sample, dst, src []float32) error {
+		return mapField(m, field, name, c.shape, true, func(_ Sample, dst, src []float32) error {
 			for i, v := range src {
 				dst[i] = scale(float64(v))
 			}
@@ -217,7 +210,7 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	for i := range values {
 		values[i] = scale(float64(i))
 	}
-	return mapField(m, field, name, c.shape, true, true, func(_ Sample, dst []float32, src []uint8) error {
+	return mapField(m, field, name, c.shape, true, func(_ Sample, dst []float32, src []uint8) error {
 		for i, v := range src {
 			dst[i] = values[v]
 		}

@@ -262,20 +262,18 @@ type slab struct {
 	names   []string
 	shapes  [][]int
 	vectors []vector
-	kept    bool         // set by Batch.Keep
-	turn    atomic.Int64 // incremented when Prefetched reuses the slab
-	shown   map[part][]Field
-	reading slabBatch // the batch in this slab, if a ring uses it
+	kept    bool            // set by Batch.Keep
+	turn    atomic.Int64    // incremented when Prefetched reuses the slab
+	shown   map[int][]Field // by size
+	reading slabBatch       // the batch in this slab, if a ring uses it
 }
 
-type part struct{ at, size int }
-
-func (s *slab) batch(at, size, index int) Batch {
-	return Batch{Fields: s.fields(at, size), Size: size, Index: index, slab: s, at: at}
+func (s *slab) batch(size, index int) Batch {
+	return Batch{Fields: s.fields(size), Size: size, Index: index, slab: s, turn: s.turn.Load()}
 }
 
-func (s *slab) fields(at, size int) []Field {
-	if fields, ok := s.shown[part{at, size}]; ok {
+func (s *slab) fields(size int) []Field {
+	if fields, ok := s.shown[size]; ok {
 		return fields
 	}
 	fields := make([]Field, len(s.vectors))
@@ -285,14 +283,14 @@ func (s *slab) fields(at, size int) []Field {
 			Name: s.names[i],
 			Array: Array{
 				Shape:  append([]int{size}, s.shapes[i]...),
-				Values: v.values(at*width, (at+size)*width),
+				Values: v.values(0, size*width),
 			},
 		}
 	}
 	if s.shown == nil {
-		s.shown = map[part][]Field{}
+		s.shown = map[int][]Field{}
 	}
-	s.shown[part{at, size}] = fields
+	s.shown[size] = fields
 	return fields
 }
 

@@ -132,9 +132,7 @@ func (rs *rings) batches(ds Dataset, ahead int, p Pass) iter.Seq2[Batch, error] 
 			if ready == nil {
 				return
 			}
-			b := ready.slab.batch(0, ready.size, ready.index)
-			b.turn = ready.slab.turn.Load()
-			if !yield(b, nil) {
+			if !yield(ready.slab.batch(ready.size, ready.index), nil) {
 				return
 			}
 			r.release(ready)

@@ -161,7 +161,7 @@ func (m *InMemory) OneHot(field string, classes int) (*InMemory, error) {
 		shape = shape[:n-1]
 	}
 	c.values, c.kind = numbers, numbers.kind()
-	v, err = mapField(v, field, oneHot, append(slices.Clone(shape), classes), true, true,
+	v, err = mapField(v, field, oneHot, append(slices.Clone(shape), classes), true,
 		func(_ Sample, dst []float32, src []int64) error {
 			clear(dst)
 			for i, class := range src {
