@@ -139,7 +139,7 @@ func TestReportsGoToTheLog(t *testing.T) {
 		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Budget: Budget{Limit: 1 << 40}, Progress: &progress,
 		Loop: fit.Loop{Batch: 1, Epochs: 1, StepsPerEpoch: 2, Log: slog.New(slog.NewTextHandler(&log, nil))},
 	}
-	lines := []string{`msg="resolved settings"`, "without Config.Out or Config.Checkpoints, the trained model is not saved", `msg="memory budget: batches are not split"`}
+	lines := []string{`msg="resolved settings"`, "without Config.Out or Config.Checkpoints, the trained model is not saved", `msg="memory budget: batches are not split (a batch has one sample)"`}
 	_, err := Run(t.Context(), c)
 	require.NoError(t, err)
 	c.Loop.Log = nil

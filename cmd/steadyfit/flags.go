@@ -245,7 +245,7 @@ func (s *settings) deviceFlags() []flag {
 
 func (s *settings) memoryFlags() []flag {
 	return []flag{
-		{"memory-budget", "fit explain tune", "keep the process under this size: split batches, reload, or restart from a " +
+		{"memory-budget", "fit explain tune", "keep the process under this size: split batches, or restart from a " +
 			"checkpoint", "Budget.Limit Budget.Layer", newBudget(&s.Budget)},
 		{"micro-batches", "fit explain", "split each batch into this many parts and add up their gradients (0: as memory " +
 			"needs)", "Options.MicroBatches",

@@ -21,9 +21,9 @@ import (
 
 // Budget keeps the memory of a training process under a limit. A run begins with small micro-batches, and
 // doubles their size while larger ones are predicted to fit. When memory becomes short, it takes the
-// cheapest measure that helps: release malloc's free memory, halve the micro-batches, reload the model,
-// restart the process. If none helps, the run stops with an *Error that advises a limit, after the
-// Checkpoint hook has written a checkpoint. docs/explanation/recovery.md describes the decisions.
+// cheapest measure that helps: release malloc's free memory, halve the micro-batches, restart the process.
+// If none helps, the run stops with an *Error that advises a limit, after the Checkpoint hook has written
+// a checkpoint. docs/explanation/recovery.md describes the decisions.
 type Budget struct {
 	// Limit is the maximum memory of the process.
 	Limit memory.Bytes
@@ -37,8 +37,7 @@ type Budget struct {
 	// sufficient number during the first steps.
 	MicroBatches int
 	// Restart starts another process that resumes the training; nil if that is impossible. It
-	// is called only if a restart can help: the micro-batches have changed, or this process has grown
-	// and has run for more than 64 steps.
+	// is called only if a restart can help: this process has grown, or began with larger micro-batches.
 	Restart func(reason string)
 	// Log receives the measures and their reasons; nil discards them.
 	Log *slog.Logger
@@ -95,12 +94,27 @@ func (e *Error) Is(target error) bool { return target == ErrExceeded }
 func (e *Error) Unwrap() error { return e.Whole }
 
 const (
+	// mostParts is the maximum number of micro-batches at the beginning of a run.
+	mostParts = 16
+	// peakEvery is the number of steps between two readings of the peak. After a change of the
+	// micro-batches, the peaks of that many steps are read one by one. If a measure is needed again within
+	// that number of steps, it did not help.
+	peakEvery = 16
+	// looks is the number of steps to measure per size of micro-batch, because the memory of a step varies
+	// with the operations that run at the same time.
+	looks = 3
+	// extrapolated is the factor by which predictions multiply the measured growth. oneDNN's pool grows in
+	// regions, whose sizes differ between runs: with 1.15, one of six runs of image-224 exceeded its limit by 3%.
+	extrapolated = 1.5
+	// reserve is the part of a limit that stays free, because predictions are inexact.
+	reserve = 0.03
+	// laterSteps is the fraction by which the peak of later steps may exceed the peak of the first steps.
+	// In a training that took as much as a limit of 657 MiB allows, it was 5.5% after two epochs.
+	laterSteps = 0.06
 	// headroomToRetain is the free space that malloc needs before it may retain blocks, in
 	// multiples of the memory of a step. Retained blocks took up to half of that memory
 	// (measured with image-224 in 1 to 32 micro-batches, glibc 2.36).
 	headroomToRetain = 3
-	// leastLife is the number of steps that a new process must run for a restart to help.
-	leastLife = 64
 
 	overEvent = "over_budget" // a peak was above the limit
 )
@@ -112,7 +126,8 @@ func (b *Budget) Hook(s *session.Session) fit.Hook {
 }
 
 func (b *Budget) hook(s trainee, open func(memory.Layer) (meter, error)) fit.Hook {
-	e := &enforcer{Budget: b, session: s, open: open}
+	e := &enforcer{Budget: *b, session: s, open: open}
+	e.Layer, e.Log = cmp.Or(e.Layer, memory.RSS), cmp.Or(e.Log, slog.New(slog.DiscardHandler))
 	return fit.Hook{Name: "memory budget", Replays: true, Load: e.load, Save: e.save, Start: e.start,
 		Step: e.step, Epoch: e.epoch, End: e.end}
 }
@@ -123,41 +138,38 @@ type trainee interface {
 	CheckSplit() error
 	MicroBatches() int
 	SetMicroBatches(n int) error
-	// variableBytes returns the total size of the variables.
-	variableBytes() memory.Bytes
 	// reset resets the session and restores its state.
 	reset(ctx context.Context, depth string) (session.Reset, error)
 }
 
 type enforcer struct {
-	*Budget
+	Budget
 	session trainee
 	open    func(memory.Layer) (meter, error)
-	// loaded is the hook's state from the checkpoint of an earlier run with the same budget, or
-	// nil.
+	// loaded is the hook's state from a checkpoint, or nil.
 	loaded *budgetState
 
-	layer memory.Layer
-	log   *slog.Logger
-	watch watch
-	taken ladder
-	// searching searches for the number of micro-batches; nil after the search.
-	searching *search
-	// chosen is the number of micro-batches of the run; 0 during the search.
+	meter
+	// whole is the reason why batches cannot be split, or nil.
+	whole error
+	// most is the number of micro-batches at the beginning of a new run, and fewest the least number in this one.
+	most, fewest int
+	// search is nil after the search for the number of micro-batches. chosen is then that number.
+	search *search
 	chosen int
-	// settled is the memory after the first steps with the chosen number; 0 before them.
+	// unchanged is the number of steps with the current micro-batches, and acted the step of the last measure.
+	unchanged, acted int64
+	// above is the most memory that a step with the current micro-batches needed above the level, which is
+	// the memory between steps. top is the highest level since the last reading of the peak.
+	above, top memory.Bytes
+	// settled is the level after the first steps with the chosen number; 0 before them.
 	settled memory.Bytes
-	// unmaps is true if malloc returns freed large blocks to the system. retained is true if malloc
-	// may retain them. beyondUnmapped is the memory of a step, measured before malloc was allowed
-	// to retain blocks.
-	unmaps, retained bool
-	beyondUnmapped   memory.Bytes
-	// most is the highest peak with at least as many micro-batches as at the beginning.
-	most memory.Bytes
+	// needed is the highest peak with at least most micro-batches.
+	needed memory.Bytes
 	// opening is the peak before the first step.
 	opening memory.Bytes
-	// handoff is the number of micro-batches for the next process; 0 means the current number.
-	handoff int
+	// free is the part of the limit that steps may use, and noise the least difference that is growth.
+	free, noise memory.Bytes
 	// err is the error to return at the end of the run.
 	err error
 }
@@ -168,7 +180,7 @@ type budgetState struct {
 	Layer memory.Layer `json:"layer"`
 	Batch int          `json:"batch"`
 	Parts int          `json:"parts"`
-	Most  memory.Bytes `json:"peak"`
+	Peak  memory.Bytes `json:"peak"`
 }
 
 func (e *enforcer) load(state json.RawMessage) (err error) {
@@ -192,13 +204,12 @@ func (e *enforcer) save() (json.RawMessage, error) {
 	if e.chosen == 0 {
 		return nil, nil
 	}
-	parts := cmp.Or(e.handoff, e.session.MicroBatches())
-	return json.Marshal(budgetState{e.Limit, e.layer, e.Batch, parts, e.most})
+	return json.Marshal(budgetState{e.Limit, e.Layer, e.Batch, e.session.MicroBatches(), e.needed})
 }
 
 func (e *enforcer) start(_ context.Context, s *fit.State) (err error) {
-	*e = enforcer{Budget: e.Budget, session: e.session, open: e.open, loaded: e.loaded, layer: cmp.Or(e.Layer, memory.RSS),
-		log: e.Log}
+	*e = enforcer{Budget: e.Budget, session: e.session, open: e.open, loaded: e.loaded, acted: s.Step - peakEvery,
+		whole: e.session.CheckSplit()}
 	if e.Limit <= 0 {
 		return &option.Error{Option: "Budget.Limit", Value: e.Limit, Reason: "expected more than 0"}
 	}
@@ -206,212 +217,50 @@ func (e *enforcer) start(_ context.Context, s *fit.State) (err error) {
 		return &option.Error{Option: "Budget.Batch", Value: e.Batch, Reason: "expected at least 1",
 			Fix: "set it to {Loop.Batch}"}
 	}
-	e.log = cmp.Or(e.log, slog.New(slog.DiscardHandler))
-	m, err := e.open(e.layer)
-	if err != nil {
+	if e.meter, err = e.open(e.Layer); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, e.release(m))
+			err = errors.Join(err, e.close())
 		}
 	}()
-	m.trim()
-	if err := m.unmapFrom(unmapLarge); err != nil {
-		e.log.Debug("memory budget: the mmap threshold of malloc is not changed", "reason", err)
-	} else {
-		e.unmaps = true
-	}
-	e.taken.backoff = firstBackoff
-	e.watch = watch{meter: m, limit: e.Limit, began: s.Step, starting: true}
-	base, err := m.level()
-	if err != nil {
+	e.trim()
+	e.noise = max(memory.MiB, e.uncertainty())
+	e.free = e.Limit - max(memory.Bytes(reserve*float64(e.Limit)), e.uncertainty())
+	e.opening = e.peak()
+	if e.top, _, err = e.read(); err != nil { // and forget the peak of opening the model
 		return err
 	}
-	e.opening = m.peak()
-	if base > e.Limit {
-		e.log.Warn("memory budget: exceeded before the first step", "now", base, "budget", e.Limit, "of", e.layer)
-	} else if e.opening > e.Limit {
-		e.log.Warn("memory budget: exceeded when the model was opened; kept from now on", "peak", e.opening, "now", base,
-			"budget", e.Limit, "of", e.layer)
+	if max(e.opening, e.top) > e.Limit {
+		e.Log.Warn("memory budget: exceeded before the first step", "now", e.top, "peak", e.opening, "budget", e.Limit,
+			"of", e.Layer)
 	}
-	e.watch.changed(0)
-	return errors.Join(e.watch.restart(), e.first(base))
+	return e.begin()
 }
 
-// first sets the first number of micro-batches of the run. base is the memory before the first step.
-func (e *enforcer) first(base memory.Bytes) error {
-	whole := e.session.CheckSplit()
+// begin sets the first number of micro-batches.
+func (e *enforcer) begin() error {
 	if e.Batch == 1 {
-		whole = errors.New("a batch has one sample")
+		e.whole = errors.New("a batch has one sample")
 	}
-	l := e.loaded
-	if l != nil && (l.Limit != e.Limit || l.Layer != e.layer || l.Batch != e.Batch || l.Parts < 1 || l.Parts > 1 &&
-		whole != nil) {
-		l, e.loaded = nil, nil
+	if e.most = 1; e.whole == nil {
+		e.most = min(cmp.Or(e.MicroBatches, mostParts), e.Batch)
 	}
-	parts, says := 1, "memory budget: batches are not split"
-	var reason error
-	switch {
-	case l != nil:
-		e.most, parts, says = l.Most, l.Parts, "memory budget: micro-batches of an earlier run"
-	case e.MicroBatches > 0:
-		parts, says = min(e.MicroBatches, e.Batch), "memory budget: micro-batches as set"
-	case whole == nil:
-		e.searching = &search{batch: e.Batch, limit: e.Limit, free: e.watch.free(), noise: e.watch.noise(), before: base}
-		return e.session.SetMicroBatches(e.firstParts())
-	default:
-		reason = whole
+	e.fewest = e.most
+	says := "micro-batches as set"
+	switch l := e.loaded; {
+	case l != nil && l.Limit == e.Limit && l.Layer == e.Layer && l.Batch == e.Batch &&
+		(l.Parts == 1 || l.Parts > 1 && e.whole == nil):
+		e.fewest, e.needed, says = l.Parts, l.Peak, "micro-batches of an earlier run"
+	case e.whole != nil:
+		says = fmt.Sprintf("batches are not split (%v)", e.whole)
+	case e.MicroBatches == 0:
+		e.search = &search{parts: e.most, before: e.top}
+		return e.session.SetMicroBatches(e.most)
 	}
-	e.chosen = parts
-	about := []any{"parts", parts, "samples", partSize(e.Batch, parts), "now", base, "budget", e.Limit, "of", e.layer}
-	if reason != nil {
-		about = append(about, "reason", reason)
-	}
-	e.log.Info(says, about...)
-	if parts == e.session.MicroBatches() {
-		return nil
-	}
-	return e.session.SetMicroBatches(parts)
-}
-
-func (e *enforcer) splits() bool { return e.Batch > 1 && e.session.CheckSplit() == nil }
-
-// firstParts returns the number of micro-batches at the beginning of a run.
-func (e *enforcer) firstParts() int {
-	if !e.splits() {
-		return 1
-	}
-	return min(cmp.Or(e.MicroBatches, mostParts), e.Batch)
-}
-
-func (e *enforcer) end(_ context.Context, s *fit.State) error {
-	var exceeded *Error
-	if errors.As(e.err, &exceeded) {
-		exceeded.Checkpoint = s.History.Checkpoint // the last checkpoint was written
-		level, unread := e.watch.level()
-		beyond, unseen := e.watch.beyond()
-		if exceeded.Checkpoint != "" && unread == nil && unseen == nil {
-			// Writing the checkpoint may have taken more memory than the steps.
-			exceeded.Need = max(exceeded.Need, e.watch.enough(level+beyond))
-		}
-	}
-	return errors.Join(e.err, e.release(e.watch.meter))
-}
-
-// release lets malloc retain blocks after the run, and closes the meter.
-func (e *enforcer) release(m meter) error {
-	if e.unmaps && m.unmapFrom(unmapHuge) == nil {
-		e.unmaps = false
-	}
-	return m.close()
-}
-
-func (e *enforcer) step(ctx context.Context, s *fit.State) error {
-	err := e.enforce(ctx, s)
-	if err != nil {
-		e.err, err = stopWithCheckpoint(s, err)
-	}
-	return err
-}
-
-// enforce reads the memory after a step and takes measures.
-func (e *enforcer) enforce(ctx context.Context, s *fit.State) error {
-	w := &e.watch
-	level, err := w.level()
-	if err != nil {
-		return err
-	}
-	var peak memory.Bytes
-	counts := false
-	if w.due(s, level, e.searching != nil) {
-		if peak, counts, err = e.look(s, level, w.alone(s)); err != nil {
-			return err
-		}
-	}
-	switch {
-	case s.LastStep() || w.starting:
-		return nil
-	case peak > e.Limit:
-		return e.act(ctx, s, level)
-	case w.guessed:
-		return nil // above is a guess until the next step is measured
-	case level+w.above > e.Limit:
-		return e.act(ctx, s, level)
-	case e.searching != nil:
-		if !counts {
-			return nil
-		}
-		return e.search(peak)
-	case level+w.above > w.free() && !e.taken.tolerates(s.Step, level, e.Limit-w.above):
-		return e.act(ctx, s, level)
-	}
-	return nil
-}
-
-func (e *enforcer) epoch(_ context.Context, s *fit.State) error {
-	level, err := e.watch.level()
-	if err == nil {
-		_, _, err = e.look(s, level, false)
-	}
-	if err != nil {
-		e.err, err = stopWithCheckpoint(s, err)
-	}
-	return err
-}
-
-// look reads the peak since the last call. alone is true if only a step ran since the last call.
-// counts is false if the peak does not predict later steps.
-func (e *enforcer) look(s *fit.State, level memory.Bytes, alone bool) (peak memory.Bytes, counts bool, err error) {
-	peak, counts, err = e.watch.look(level, alone)
-	if err != nil {
-		return 0, false, err
-	}
-	if e.session.MicroBatches() >= e.firstParts() {
-		e.most = max(e.most, peak)
-	}
-	if peak > e.Limit {
-		e.over(s, peak)
-	}
-	if e.settled == 0 && e.chosen > 0 && e.watch.steady() {
-		e.settled = level
-		e.retain(level)
-	}
-	return peak, counts, nil
-}
-
-// retain lets malloc retain freed blocks if there is much headroom, since returning them costs time.
-func (e *enforcer) retain(level memory.Bytes) {
-	if !e.unmaps || level+headroomToRetain*e.watch.above > e.watch.free() {
-		return
-	}
-	if e.watch.unmapFrom(unmapHuge) == nil {
-		e.unmaps, e.retained, e.beyondUnmapped = false, true, e.watch.above
-	}
-}
-
-func (e *enforcer) over(s *fit.State, peak memory.Bytes) {
-	e.log.Warn("memory budget: exceeded", "step", s.Step, "peak", peak, "budget", e.Limit, "by", peak-e.Limit)
-	s.Event(overEvent)
-}
-
-// search records the peak of a step. Then it either halves the number of micro-batches or ends the search.
-func (e *enforcer) search(peak memory.Bytes) error {
-	parts := e.session.MicroBatches()
-	e.log.Debug("memory budget: measured", "parts", parts, "peak", peak, "first", e.watch.firstPeak, "above",
-		e.watch.above)
-	next, why := e.searching.next(parts, e.watch.firstPeak, peak, e.watch.above)
-	if next == parts && why == "" {
-		return nil
-	}
-	if why != "" {
-		e.searching, e.chosen = nil, next
-		e.log.Info("memory budget: chosen", "parts", next, "samples", partSize(e.Batch, next), "peak", peak,
-			"budget", e.Limit, "of", e.layer, "reason", why)
-	}
-	if next == parts {
-		return nil
-	}
-	e.watch.changed(0)
-	return e.session.SetMicroBatches(next)
+	e.chosen = e.fewest
+	e.Log.Info("memory budget: "+says, "parts", e.chosen, "samples", partSize(e.Batch, e.chosen), "now", e.top, "budget",
+		e.Limit, "of", e.Layer)
+	return e.session.SetMicroBatches(e.chosen)
 }

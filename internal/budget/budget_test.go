@@ -27,51 +27,45 @@ type machine struct {
 	batch int
 	whole bool         // batches cannot be split
 	base  memory.Bytes // memory with the model loaded
-	// A step needs perSample bytes for each sample of a micro-batch. The first step with a size of
-	// micro-batch also needs the bytes in the field once. The process retains pool bytes for each
+	// A step needs perSample bytes for each sample of a micro-batch. The process retains pool bytes for each
 	// sample of the largest micro-batch.
-	perSample, once, pool memory.Bytes
+	perSample, pool memory.Bytes
 	// beyondOf, if not nil, replaces perSample.
 	beyondOf func(samples int) memory.Bytes
-	// Each step leaves memory behind until malloc is trimmed, the model is reloaded, or the
-	// process ends.
-	garbage, graph, leak memory.Bytes
+	// Each step leaves memory behind until malloc is trimmed, or until the process ends.
+	garbage, leak memory.Bytes
 	// Each step leaves memory behind while malloc retains blocks, until it is trimmed without
 	// retaining them.
 	fragments    memory.Bytes
 	malloc       bool         // malloc with a threshold replaces the pool
 	validation   memory.Bytes // memory of a validation above the level
-	variables    memory.Bytes
 	opening      memory.Bytes // peak before the first step
 	unsettable   error        // error of SetMicroBatches
 	unresettable error        // error of reset
 	unreadable   error        // error of level
 
-	returns                bool // freed large blocks are returned to the system
-	parts, largest         int
-	freed, inGraph, leaked memory.Bytes
-	kept                   memory.Bytes
-	high, highest          memory.Bytes
-	seen                   map[int]bool
-	trained                int
-	opened, closed         int
-	sizes                  []int // largest micro-batch of each step
-	resets                 []int // steps after which the session was reset
-	afterStep              func(m *machine)
-	trims, reloads         int
+	returns             bool // freed large blocks are returned to the system
+	parts, largest      int
+	freed, leaked, kept memory.Bytes
+	high, highest       memory.Bytes
+	trained             int
+	opened, closed      int
+	sizes               []int // largest micro-batch of each step
+	resets              []int // steps after which the session was reset
+	afterStep           func(m *machine)
+	trims               int
 }
 
 // process returns a new process with the same model.
 func (m *machine) process() *machine {
-	return &machine{batch: m.batch, whole: m.whole, base: m.base, opening: m.opening, perSample: m.perSample, once: m.once,
+	return &machine{batch: m.batch, whole: m.whole, base: m.base, opening: m.opening, perSample: m.perSample,
 		pool: m.pool, beyondOf: m.beyondOf,
-		garbage: m.garbage, fragments: m.fragments, malloc: m.malloc, graph: m.graph, leak: m.leak, validation: m.validation,
-		variables: m.variables, unsettable: m.unsettable, afterStep: m.afterStep}
+		garbage: m.garbage, fragments: m.fragments, malloc: m.malloc, leak: m.leak, validation: m.validation,
+		unsettable: m.unsettable, afterStep: m.afterStep}
 }
 
 func (m *machine) bytes() memory.Bytes {
-	b := m.base + m.kept + m.freed + m.inGraph + m.leaked + m.pool*memory.Bytes(m.largest)
-	return b
+	return m.base + m.kept + m.freed + m.leaked + m.pool*memory.Bytes(m.largest)
 }
 
 func (m *machine) train() {
@@ -83,18 +77,11 @@ func (m *machine) train() {
 	if m.beyondOf != nil {
 		beyond = m.beyondOf(size)
 	}
-	if m.seen == nil {
-		m.seen = map[int]bool{}
-	}
-	if !m.seen[size] {
-		m.seen[size] = true
-		beyond += m.once
-	}
 	m.rise(beyond)
 	if !m.returns {
 		m.kept += m.fragments
 	}
-	m.freed, m.inGraph, m.leaked = m.freed+m.garbage, m.inGraph+m.graph, m.leaked+m.leak
+	m.freed, m.leaked = m.freed+m.garbage, m.leaked+m.leak
 	if m.afterStep != nil {
 		m.afterStep(m)
 	}
@@ -114,26 +101,19 @@ func (m *machine) CheckSplit() error {
 	return nil
 }
 
-func (m *machine) MicroBatches() int           { return max(m.parts, 1) }
-func (m *machine) variableBytes() memory.Bytes { return m.variables }
+func (m *machine) MicroBatches() int { return max(m.parts, 1) }
 
 func (m *machine) SetMicroBatches(n int) error {
 	m.parts = n
 	return m.unsettable
 }
 
-func (m *machine) reset(_ context.Context, depth string) (session.Reset, error) {
+func (m *machine) reset(context.Context, string) (session.Reset, error) {
 	if m.unresettable != nil {
 		return session.Reset{}, m.unresettable
 	}
 	m.resets = append(m.resets, m.trained)
-	before := m.bytes()
-	if depth == "reload" {
-		m.reloads++
-		m.rise(2 * m.variables)
-		m.inGraph, m.freed = 0, 0
-	}
-	return session.Reset{Returned: memory.Known(before - m.bytes()), Took: time.Second}, nil
+	return session.Reset{Took: time.Second}, nil
 }
 
 func (m *machine) level() (memory.Bytes, error) { return m.bytes(), m.unreadable }
@@ -147,22 +127,15 @@ func (m *machine) beyond() (memory.Bytes, error) {
 	return beyond, m.unreadable
 }
 
-func (m *machine) trim() bool {
+func (m *machine) trim() {
 	m.trims++
-	m.freed = 0
+	m.freed, m.returns = 0, m.malloc
 	if m.returns {
 		m.kept = 0
 	}
-	return true
 }
 
-func (m *machine) unmapFrom(size memory.Bytes) error {
-	if !m.malloc {
-		return errors.New("the malloc of this process is not glibc's")
-	}
-	m.returns = size <= unmapLarge
-	return nil
-}
+func (m *machine) retain() { m.returns = false }
 
 func (m *machine) close() error {
 	m.closed++
@@ -225,12 +198,11 @@ func TestBudgetChooses(t *testing.T) {
 		says  string // text in the log
 	}{
 		{"plenty", machine{base: 300 * mib, perSample: 10 * mib}, 0, 2000 * mib, 1, `chosen" parts=1 samples=32 peak="620.0 MiB" budget="2.0 GiB" of=rss reason="whole batches fit"`},
-		{"some", machine{base: 300 * mib, perSample: 10 * mib, pool: mib}, 0, 600 * mib, 2, `chosen" parts=2 samples=16 peak="476.0 MiB" budget="600.0 MiB" of=rss reason="whole batches may need 740.0 MiB, and 18.0 MiB must stay free"`},
-		{"hardly", machine{base: 300 * mib, perSample: 10 * mib}, 0, 331 * mib, 16, `chosen" parts=16 samples=2 peak="320.0 MiB" budget="331.0 MiB" of=rss reason="8 parts may need 340.0 MiB`},
-		{"first steps take more", machine{base: 300 * mib, perSample: 10 * mib, once: 60 * mib}, 0, 600 * mib, 2, `chosen" parts=`},
-		{"no growth that can be told", machine{base: 300 * mib, once: 60 * mib, perSample: 100}, 0, 400 * mib, 1, `chosen" parts=`},
+		{"some", machine{base: 300 * mib, perSample: 10 * mib, pool: mib}, 0, 600 * mib, 2, `chosen" parts=2 samples=16 peak="476.0 MiB" budget="600.0 MiB" of=rss reason="32 samples may need 740.0 MiB of 582.0 MiB"`},
+		{"hardly", machine{base: 300 * mib, perSample: 10 * mib}, 0, 331 * mib, 16, `chosen" parts=16 samples=2 peak="320.0 MiB" budget="331.0 MiB" of=rss reason="4 samples may need 340.0 MiB`},
+		{"no growth that can be told", machine{base: 300 * mib, perSample: 100}, 0, 400 * mib, 1, `chosen" parts=`},
 		{"cannot be split", machine{base: 300 * mib, perSample: 10 * mib, whole: true}, 0, 700 * mib, 1,
-			`batches are not split" parts=1 samples=32 now="300.0 MiB" budget="700.0 MiB" of=rss reason="the model has no gradients"`},
+			`batches are not split (the model has no gradients)" parts=1 samples=32 now="300.0 MiB" budget="700.0 MiB" of=rss`},
 		{"set", machine{base: 300 * mib, perSample: 10 * mib}, 2, 520 * mib, 2, `micro-batches as set" parts=2 samples=16`},
 		{"without a pool", machine{base: 300 * mib, malloc: true, beyondOf: func(n int) memory.Bytes { return memory.Bytes(n*n) * mib }}, 0, 450 * mib, 4, `chosen" parts=4`},
 	} {
@@ -259,10 +231,10 @@ func TestBudgetIsCrossed(t *testing.T) {
 	var log strings.Builder
 	h, err := attempt{epochs: 1, steps: 40, log: &log}.run(t, m, &Budget{Limit: 500 * mib})
 	require.NoError(t, err)
-	assert.Equal(t, []int{2, 2, 2, 2, 4, 4, 4, 4, 8, 8, 8, 8, 16, 8}, m.sizes[:14])
+	assert.Equal(t, []int{2, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 8}, m.sizes[:12])
 	assert.Equal(t, 8, m.sizes[39])
 	assert.Equal(t, []string{"over_budget", "microbatch"}, eventsOf(h))
-	assert.Contains(t, log.String(), `level=WARN msg="memory budget: exceeded" step=13 peak="620.0 MiB" budget="500.0 MiB" by="120.0 MiB"`)
+	assert.Contains(t, log.String(), `level=WARN msg="memory budget: exceeded" step=11 peak="620.0 MiB" budget="500.0 MiB" by="120.0 MiB"`)
 }
 
 // Each measure is taken if cheaper ones do not help.
@@ -286,12 +258,10 @@ func TestBudgetMeasures(t *testing.T) {
 		{"threshold of the environment", machine{base: 300 * mib, perSample: 4 * mib, fragments: 600 * memory.KiB}, 520 * mib,
 			false, []string{"microbatch"}, 2, ""},
 		{"trim is not enough", machine{base: 300 * mib, perSample: mib, fragments: mib, leak: mib, whole: true, malloc: true},
-			500 * mib, true, []string{"trim", "reload"}, 1, "resuming in a new process"},
+			500 * mib, true, nil, 1, "resuming in a new process"},
 		{"microbatch", machine{base: 300 * mib, perSample: 4 * mib, leak: 600 * memory.KiB}, 520 * mib, false,
 			[]string{"microbatch"}, 2, ""},
-		{"reload", machine{base: 300 * mib, perSample: mib, graph: mib, whole: true}, 400 * mib, false,
-			[]string{"reset", "reload"}, 1, ""},
-		{"process", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 400 * mib, true, []string{"reload"}, 1,
+		{"process", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 400 * mib, true, nil, 1,
 			"resuming in a new process"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -311,58 +281,30 @@ func TestBudgetMeasures(t *testing.T) {
 			}
 			assert.Contains(t, h.Stopped, c.stop)
 			assert.Equal(t, "memory budget", reason)
-			assert.Equal(t, 1, m.reloads)
 		})
 	}
 }
 
-// If a measure is needed again at once, it did not help, so the next measure in the list is taken.
+// If a measure is needed again at once, it did not help.
 func TestBudgetGoesOnToTheNextMeasure(t *testing.T) {
-	// Trimming and reloading release the memory of two steps.
+	// Trimming releases the memory of one step.
 	m := &machine{base: 300 * mib, garbage: 40 * mib, whole: true}
 	h, err := attempt{epochs: 1, steps: 200}.run(t, m, &Budget{Limit: 350 * mib})
 	var unkept *Error
 	require.ErrorAs(t, err, &unkept)
 	assert.Contains(t, h.Stopped, "cannot be kept")
 	assert.Less(t, m.trained, 10)
-	assert.Equal(t, 1, m.reloads)
-	assert.LessOrEqual(t, m.trims, 2, "one at the start")
-}
-
-// If there is no headroom for a reload, the measure after it is taken.
-func TestBudgetReloadsWhereThereIsRoom(t *testing.T) {
-	for _, c := range []struct {
-		name      string
-		variables memory.Bytes
-		reloads   int
-	}{
-		{"room", 1 * mib, 3},
-		{"none", 40 * mib, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m := &machine{base: 300 * mib, perSample: mib, graph: mib, whole: true, variables: c.variables}
-			var reason string
-			h, err := attempt{epochs: 1, steps: 200}.run(t, m, &Budget{Limit: 400 * mib, Restart: func(r string) { reason = r }})
-			require.NoError(t, err)
-			assert.Equal(t, c.reloads, m.reloads)
-			assert.LessOrEqual(t, m.highest, 400*mib)
-			if c.reloads == 0 {
-				assert.Equal(t, "memory budget", reason)
-				assert.Contains(t, h.Stopped, "resuming in a new process")
-				assert.NotContains(t, strings.Join(eventsOf(h), " "), "reload")
-			}
-		})
-	}
+	assert.Equal(t, 2, m.trims, "one at the start")
 }
 
 // The run logs that its limit is below the memory before the first step, and its error has a
 // sufficient limit.
 func TestBudgetBelowWhatThereIs(t *testing.T) {
-	m := &machine{base: 300 * mib, perSample: mib}
+	m := &machine{base: 300 * mib, perSample: mib, opening: 310 * mib}
 	var log strings.Builder
 	_, err := attempt{epochs: 1, steps: 40, log: &log}.run(t, m, &Budget{Limit: 299 * mib})
 	require.ErrorContains(t, err, "raise it to ")
-	assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="memory budget: exceeded before the first step" now="300.0 MiB" budget="299.0 MiB" of=rss`), "%s", &log)
+	assert.Equal(t, 1, strings.Count(log.String(), `level=WARN msg="memory budget: exceeded before the first step" now="300.0 MiB" peak="310.0 MiB" budget="299.0 MiB" of=rss`), "%s", &log)
 }
 
 // The error of a budget has the reason why batches were not split, and the checkpoint.
@@ -400,12 +342,13 @@ func TestErrorSaysWhatToDo(t *testing.T) {
 
 // Little headroom is tolerated below the limit, without a measure in each step.
 func TestBudgetToleratesLittleHeadroom(t *testing.T) {
-	m := &machine{base: 390 * mib, whole: true}
-	var log strings.Builder
-	h, err := attempt{epochs: 1, steps: 200, log: &log}.run(t, m, &Budget{Limit: 400 * mib})
-	require.NoError(t, err)
-	assert.Equal(t, []string{"reset", "reload"}, eventsOf(h), "after 32 steps, 64 and 128")
-	assert.Equal(t, 3, strings.Count(log.String(), "little headroom is left"))
+	for _, restart := range []func(string){nil, func(string) { t.Error("a new process would have no more headroom") }} {
+		m := &machine{base: 390 * mib, whole: true}
+		h, err := attempt{epochs: 1, steps: 200}.run(t, m, &Budget{Limit: 400 * mib, Restart: restart})
+		require.NoError(t, err)
+		assert.Empty(t, eventsOf(h))
+		assert.Less(t, m.trims, 200/peakEvery+2)
+	}
 }
 
 // The budget also limits the memory that a validation takes.
@@ -424,10 +367,10 @@ func TestBudgetSeesValidations(t *testing.T) {
 func TestBudgetNeedIsEnough(t *testing.T) {
 	for _, m := range []machine{
 		{base: 300 * mib, perSample: 10 * mib},
-		{base: 300 * mib, perSample: 10 * mib, once: 60 * mib, pool: 3 * mib},
+		{base: 300 * mib, perSample: 10 * mib, pool: 3 * mib},
 		{base: 300 * mib, perSample: 100 * mib, pool: 20 * mib},
 		{base: 300 * mib, perSample: 10 * mib, whole: true},
-		{base: 300 * mib, perSample: 10 * mib, graph: 100 * memory.KiB},
+		{base: 300 * mib, perSample: 10 * mib, leak: 100 * memory.KiB},
 		{base: 300 * mib},
 		{base: 300 * mib, perSample: mib, whole: true, afterStep: func(m *machine) { // later steps take more
 			if m.trained == 12 {
@@ -503,12 +446,12 @@ func TestBudgetAcrossProcesses(t *testing.T) {
 		kept      bool
 	}{
 		{"never", machine{base: 300 * mib, perSample: 20 * mib}, 290 * mib, 2, false},
-		{"never, and not split", machine{base: 300 * mib, perSample: 20 * mib, whole: true}, 400 * mib, 2, false},
+		{"never, and not split", machine{base: 300 * mib, perSample: 20 * mib, whole: true}, 400 * mib, 1, false},
 		{"only without the blocks of larger parts", machine{base: 300 * mib, perSample: mib, pool: 20 * mib}, 325 * mib, 2,
 			true},
-		{"only for a while", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 420 * mib, 3, true},
-		{"only for a moment", machine{base: 300 * mib, perSample: mib, leak: 10 * mib, whole: true}, 420 * mib, 2, false},
-		{"never in a validation", machine{base: 300 * mib, validation: 300 * mib, whole: true}, 400 * mib, 2, false},
+		{"only for a while", machine{base: 300 * mib, perSample: mib, leak: mib, whole: true}, 425 * mib, 3, true},
+		{"only for a moment", machine{base: 300 * mib, perSample: mib, leak: 10 * mib, whole: true}, 420 * mib, 1, false},
+		{"never in a validation", machine{base: 300 * mib, validation: 300 * mib, whole: true}, 400 * mib, 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := attempt{epochs: 10, steps: 25, dir: t.TempDir()}
@@ -582,7 +525,6 @@ func TestBudgetAtTheEnd(t *testing.T) {
 	h, err := attempt{epochs: 1, steps: 20}.run(t, m, &Budget{Limit: 400 * mib})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"over_budget"}, eventsOf(h))
-	assert.Zero(t, m.reloads)
 
 	stop := fit.Hook{Name: "stop", Priority: -1, Step: func(_ context.Context, s *fit.State) error {
 		if s.Step == 20 {
@@ -594,7 +536,6 @@ func TestBudgetAtTheEnd(t *testing.T) {
 	h, err = attempt{epochs: 3, steps: 30, hooks: []fit.Hook{stop}}.run(t, m, &Budget{Limit: 400 * mib})
 	require.NoError(t, err)
 	assert.Equal(t, "enough", h.Stopped)
-	assert.Zero(t, m.reloads)
 }
 
 func TestBudgetOptions(t *testing.T) {

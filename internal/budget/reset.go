@@ -105,23 +105,22 @@ func (r *resetter) reset(ctx context.Context, s *fit.State, reason string) error
 	s.AwaitCheckpoint()                                              // returns its memory, too
 	did, err := r.session.reset(context.WithoutCancel(ctx), r.Depth) // an interrupt must not lose a step
 	if err != nil {
-		r.failed, err = stopWithCheckpoint(s, err)
-		return err
+		return stopWithCheckpoint(s, err, &r.failed)
 	}
 	s.ResetBy(did.Returned, did.Took)
 	return nil
 }
 
-// stopWithCheckpoint stops the run after a failed reset or measure. A hook error at this step
-// would prevent a checkpoint, so the hook returns atEnd from End instead, unless the session is
-// lost.
-func stopWithCheckpoint(s *fit.State, err error) (atEnd, now error) {
-	if errors.Is(err, session.ErrLost) {
-		return nil, err
+// stopWithCheckpoint stops the run after an error of a reset or a measure. A hook error at this step would
+// prevent a checkpoint, so the hook returns atEnd from End instead, unless the session is lost.
+func stopWithCheckpoint(s *fit.State, err error, atEnd *error) error {
+	if err == nil || errors.Is(err, session.ErrLost) {
+		return err
 	}
-	err = fmt.Errorf("after step %d: %w; the state after that step is intact, and a Checkpoint hook saves it", s.Step, err)
-	s.Stop(err.Error())
-	return err, nil
+	*atEnd = fmt.Errorf("after step %d: %w; the state after that step is intact, and a Checkpoint hook saves it",
+		s.Step, err)
+	s.Stop((*atEnd).Error())
+	return nil
 }
 
 type trainable struct{ *session.Session }
@@ -133,12 +132,4 @@ func (t trainable) reset(ctx context.Context, depth string) (session.Reset, erro
 	}
 	r, err := t.Reset(ctx, depth, p)
 	return r, errors.Join(err, p.Close())
-}
-
-func (t trainable) variableBytes() memory.Bytes {
-	var n int64
-	for _, v := range t.Model().Variables {
-		n += v.Bytes()
-	}
-	return memory.Bytes(n)
 }

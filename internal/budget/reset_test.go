@@ -85,7 +85,6 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 	}{
 		{"every steps", func(m *machine) fit.Hook { return Resets{EverySteps: 7}.hook(m) }, 7},
 		{"every epochs", func(m *machine) fit.Hook { return Resets{EveryEpochs: 1, Depth: "restore"}.hook(m) }, 50},
-		{"budget", func(m *machine) fit.Hook { return (&Budget{Limit: 200 * mib, Batch: 4}).hook(m, m.open) }, 48},
 	} {
 		for _, failure := range []error{refused, lost} {
 			t.Run(c.name, func(t *testing.T) {

@@ -53,13 +53,26 @@ func Find(fsys fs.FS, pid, controller string) Controller {
 	return Controller{}
 }
 
-// MemoryFiles returns the names of the usage and limit files in each folder, and the key of the inactive
+// memoryFiles returns the names of the usage and limit files in each folder, and the key of the inactive
 // file pages in memory.stat.
-func (c Controller) MemoryFiles() (used, limit, inactive string) {
+func (c Controller) memoryFiles() (used, limit, inactive string) {
 	if c.Version == 1 {
 		return "memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"
 	}
 	return "memory.current", "memory.max", "inactive_file"
+}
+
+// WorkingSet returns the memory of the first group that reports it, without its inactive file pages, which
+// the kernel can reclaim at once.
+func (c Controller) WorkingSet(fsys fs.FS) Amount {
+	usedFile, _, inactive := c.memoryFiles()
+	for _, dir := range c.Dirs {
+		used, pages := amount(fsys, path.Join(dir, usedFile)), field(read(fsys, path.Join(dir, "memory.stat")), inactive)
+		if n, err := strconv.ParseInt(pages, 10, 64); err == nil && used.Known() {
+			return Amount{max(used.Bytes-n, 0), used.File}
+		}
+	}
+	return Amount{}
 }
 
 // Memory has the memory limits of a process: the lowest ones of its group and the parent groups.
@@ -72,7 +85,7 @@ type Memory struct {
 
 func ReadMemory(fsys fs.FS, pid string) (m Memory) {
 	c := Find(fsys, pid, "memory")
-	usedFile, limitFile, inactive := c.MemoryFiles()
+	usedFile, limitFile, inactive := c.memoryFiles()
 	for _, dir := range c.Dirs {
 		stat := read(fsys, path.Join(dir, "memory.stat"))
 		if limit := amount(fsys, path.Join(dir, limitFile)); limit.Known() {

@@ -48,8 +48,42 @@ func TestFind(t *testing.T) {
 			require.Zero(t, found.Version, c.name)
 			continue
 		}
-		used, _, _ := found.MemoryFiles()
+		used, _, _ := found.memoryFiles()
 		require.Equal(t, c.used, used, c.name)
+	}
+}
+
+// The inactive file pages in memory.stat of both versions are subtracted. A group that does not report them
+// is left out.
+func TestWorkingSet(t *testing.T) {
+	const (
+		v1 = "cache 646000640\nrss 536698880\ninactive_file 4096\nactive_file 8192\ntotal_cache " +
+			"646262784\ntotal_inactive_anon 535920640\ntotal_inactive_file 75022336\ntotal_active_file 561958912\n"
+		v2 = "anon 536698880\nfile 646262784\nkernel 1000\ninactive_anon 1\nactive_anon 2\ninactive_file " +
+			"75022336\nactive_file 561958912\n"
+	)
+	for _, c := range []struct {
+		name               string
+		version            int
+		used, amount, stat string
+		want               Amount
+	}{
+		{"version 2", 2, "memory.current", "1182961664\n", v2, Amount{1182961664 - 75022336, "inner/memory.current"}},
+		{"version 1", 1, "memory.usage_in_bytes", "1182961664\n", v1,
+			Amount{1182961664 - 75022336, "inner/memory.usage_in_bytes"}},
+		{"read at two moments", 2, "memory.current", "70000000\n", v2, Amount{0, "inner/memory.current"}},
+		{"not reported", 2, "memory.current", "1182961664\n", "anon 536698880\n", Amount{}},
+		{"not a number", 2, "memory.current", "1182961664\n", "anon 0\ninactive_file ?\n", Amount{}},
+		{"no use", 2, "memory.current", "", v2, Amount{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			files := fstest.MapFS{
+				"without/" + c.used: {Data: []byte("1\n")},
+				"inner/" + c.used:   {Data: []byte(c.amount)}, "inner/memory.stat": {Data: []byte(c.stat)},
+			}
+			group := Controller{Version: c.version, Dirs: []string{"none", "without", "inner"}}
+			assert.Equal(t, c.want, group.WorkingSet(files))
+		})
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 // FileSize exceeds the size of every known /proc/PID/status.
 const FileSize = 8 << 10
 
-// ReadFile reads the start of a file into the buffer, without allocating, so that files of /proc and of
-// control groups can be read after each step of a training. A nil file is an error.
+// ReadFile reads the start of a file into the buffer, without allocating, so that files of /proc can be
+// read after each step of a training. A nil file is an error.
 func ReadFile(file *os.File, buffer []byte) ([]byte, error) {
 	n, err := file.ReadAt(buffer, 0)
 	if errors.Is(err, io.EOF) {
@@ -45,13 +45,4 @@ func Line(text []byte, name string) []byte {
 			return line
 		}
 	}
-}
-
-// ReadAmount reads a file with one number. ok is false for "max" and a nil file.
-func ReadAmount(file *os.File, buffer []byte) (n int64, ok bool) {
-	text, err := ReadFile(file, buffer)
-	if err != nil {
-		return 0, false
-	}
-	return Number(bytes.TrimSpace(text))
 }
