@@ -21,7 +21,6 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/internal/budget"
-	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -126,7 +125,10 @@ type heavyResult struct {
 	Split   bool // batches were split as far as possible
 }
 
-const heavyBatch = 32
+const (
+	heavyBatch = 32
+	heavyEpoch = 4 // number of steps
+)
 
 func (r heavyRun) train() error {
 	name, sample := "image-224", []int{224, 224, 3}
@@ -171,7 +173,7 @@ func (r heavyRun) train() error {
 	}
 	defer s.Close()
 	var result heavyResult
-	loop := &fit.Loop{Session: s, Batch: batch, Epochs: r.Steps / 2}
+	loop := &fit.Loop{Session: s, Batch: batch, Epochs: r.Steps / heavyEpoch, StepsPerEpoch: heavyEpoch}
 	if r.Validates {
 		loop.Validation = ds
 	}
@@ -236,7 +238,7 @@ const budgetRunsEnv = "STEADYFIT_TEST_BUDGET_RUNS"
 //lane:run onednn
 //lane:skip check (long)
 func TestBudgetIsKept(t *testing.T) {
-	const steps = 24
+	const steps = 16
 	runs := 1
 	if text := os.Getenv(budgetRunsEnv); text != "" {
 		var err error
@@ -269,12 +271,11 @@ func TestBudgetIsKept(t *testing.T) {
 //lane:skip check (long)
 //lane:skip onednn (TestBudgetIsKept runs there)
 func TestBudgetIsKeptWithCheckpoints(t *testing.T) {
-	const steps = 24
+	const steps = 16
 	plain, peak := heavyRun{Steps: steps}.inChild(t)
 	require.Empty(t, plain.Err)
 	limit := max(peak, plain.Peak) * 9 / 10
-	// Only the second step of each epoch is measured, so the search takes longer.
-	full := heavyRun{Steps: steps + 16, Budget: limit, Validates: true, Ahead: 4, Dir: t.TempDir()}
+	full := heavyRun{Steps: steps, Budget: limit, Validates: true, Ahead: 4, Dir: t.TempDir()}
 	have, most := full.inChild(t)
 	t.Logf("with validations, checkpoints and batches read ahead: %v, %d parts, %d ahead, events %v", most, have.Parts,
 		have.Ahead, have.Events)
@@ -282,12 +283,12 @@ func TestBudgetIsKeptWithCheckpoints(t *testing.T) {
 	assert.LessOrEqual(t, most, limit)
 	assert.NotContains(t, have.Events, "over_budget")
 	assert.NotContains(t, have.Events, "reset")
-	assert.InEpsilonSlice(t, plain.Losses, have.Losses[:steps], 1e-3)
+	assert.InEpsilonSlice(t, plain.Losses, have.Losses, 1e-3)
 	// The resumed run uses the chosen plan.
-	full.Steps += 8
+	full.Steps += heavyEpoch
 	more, most := full.inChild(t)
 	require.Empty(t, more.Err)
-	assert.Len(t, more.Losses, 8)
+	assert.Len(t, more.Losses, heavyEpoch)
 	assert.LessOrEqual(t, most, limit)
 	assert.Equal(t, have.Parts, more.Parts)
 	assert.Equal(t, have.Ahead, more.Ahead)
@@ -304,9 +305,9 @@ func TestBudgetThatCannotBeKept(t *testing.T) {
 		small bool
 		steps int
 		limit memory.Bytes
-	}{{"digits", true, 40, 50 * memory.MiB}, {"image-224", false, 24, 200 * memory.MiB}} {
+	}{{"digits", true, 40, 50 * memory.MiB}, {"image-224", false, 12, 200 * memory.MiB}} {
 		t.Run(c.name, func(t *testing.T) {
-			have, _ := heavyRun{Small: c.small, Steps: 20, Budget: c.limit}.inChild(t)
+			have, _ := heavyRun{Small: c.small, Steps: 8, Budget: c.limit}.inChild(t)
 			require.Contains(t, have.Err, "cannot be kept")
 			require.Greater(t, have.Need, c.limit)
 			need, opening := have.Need, have.Opening
@@ -340,31 +341,22 @@ func TestBudgetOfASmallModel(t *testing.T) {
 //lane:run onednn
 //lane:skip check (long)
 func TestBudgetIsResumedBitForBit(t *testing.T) {
-	have, _ := heavyRun{Small: true, Steps: 20, Budget: 50 * memory.MiB}.inChild(t)
+	have, _ := heavyRun{Small: true, Steps: 8, Budget: 50 * memory.MiB}.inChild(t)
 	require.NotZero(t, have.Need)
-	first := heavyRun{Small: true, Steps: 40, Budget: max(have.Need, have.Opening) + 24*memory.MiB, Dir: t.TempDir()}
+	first := heavyRun{Small: true, Steps: 32, Budget: have.Need + 8*memory.MiB, Dir: t.TempDir()}
 	chosen, _ := first.inChild(t)
 	require.Empty(t, chosen.Err)
-	// The peak of opening TensorFlow is far above that of a step with oneDNN's pool. Without the pool, the memory of a
-	// step varies too much for a lower limit.
-	_, err := tfbind.Load("")
-	require.NoError(t, err)
-	for on, _ := tfprocess.OneDNN(); on && chosen.Parts < 2; {
-		first.Dir, first.Budget = t.TempDir(), first.Budget-16*memory.MiB
-		chosen, _ = first.inChild(t)
-		require.Empty(t, chosen.Err)
-	}
 	once, twice := first, first
 	twice.Dir = filepath.Join(t.TempDir(), "copy")
 	require.NoError(t, os.CopyFS(twice.Dir, os.DirFS(first.Dir)))
 
-	once.Steps = 60
+	once.Steps = 48
 	want, _ := once.inChild(t)
 	require.Empty(t, want.Err)
-	require.Len(t, want.Losses, 20)
+	require.Len(t, want.Losses, 16)
 	assert.Equal(t, chosen.Parts, want.Parts)
 	var losses []float64
-	for _, steps := range []int{50, 60} {
+	for _, steps := range []int{40, 48} {
 		twice.Steps = steps
 		part, _ := twice.inChild(t)
 		require.Empty(t, part.Err)

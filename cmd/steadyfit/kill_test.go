@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -478,39 +479,47 @@ func TestOutOfMemory(t *testing.T) {
 	samples := writeArrays(t,
 		data.Field{Name: "x", Array: data.Array{Shape: []int{n, 100}, Values: make([]float32, n*100)}},
 		data.Field{Name: "y", Array: data.Array{Shape: []int{n, 1}, Values: make([]float32, n)}})
-	run := func(capped bool, code int, args ...string) string {
-		t.Helper()
+	command := func(capped bool, args ...string) *exec.Cmd {
 		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", samples, "--batch", "65536",
-			"--checkpoints", filepath.Join(dir, "ckpt")}, args...)...)
+			"--seed", "1", "--checkpoints", filepath.Join(dir, "ckpt")}, args...)...)
 		cmd.Env = append(cmd.Env, "TF_ENABLE_ONEDNN_OPTS=1") // a run resumes only with the setting of its checkpoint
 		if capped {
 			cmd.Env = append(cmd.Env, "TF_MKL_ALLOC_MAX_BYTES=40000000")
 		}
-		out, err := cmd.CombinedOutput()
-		if code == 0 {
-			require.NoError(t, err, "%s", out)
-			return string(out)
-		}
-		var exit *exec.ExitError
-		require.ErrorAs(t, err, &exit)
-		require.Equal(t, code, exit.ExitCode(), "%s", out)
+		return cmd
+	}
+	run := func(cmd *exec.Cmd, code int) string {
+		t.Helper()
+		out, _ := cmd.CombinedOutput()
+		require.Equal(t, code, cmd.ProcessState.ExitCode(), "%s", out)
 		return string(out)
 	}
-	run(false, 0, "--epochs", "1", "--seed", "1")
+	run(command(false, "--epochs", "1"), 0)
 
-	text := run(true, 5, "--epochs", "2", "--seed", "1", "--resume")
+	text := run(command(true, "--epochs", "2", "--resume"), exitMemory)
 	assert.Contains(t, text, "mklcpu")
 	assert.Contains(t, text, "--on-oom microbatch")
 	assert.Contains(t, text, "ckpt-2, continue with --resume")
 
-	text = run(true, 5, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "restart", "--supervise")
-	assert.Contains(t, text, "RESOURCE_EXHAUSTED")
-	assert.Contains(t, text, "a new process may get further")
-	assert.Contains(t, text, "gave up")
-	assert.Contains(t, text, "ckpt-2, continue with --resume")
+	// Before the second process, the training is interrupted.
+	cmd := command(true, "--epochs", "2", "--resume", "--on-oom", "restart", "--supervise")
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	var said strings.Builder
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		said.WriteString(lines.Text() + "\n")
+		if strings.Contains(lines.Text(), "restarting it") {
+			require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		}
+	}
+	require.Error(t, cmd.Wait())
+	require.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode(), &said)
+	assert.Contains(t, said.String(), "RESOURCE_EXHAUSTED")
+	assert.Contains(t, said.String(), "a new process may get further")
 
 	// The checkpoint is still usable.
-	text = run(true, 0, "--epochs", "2", "--seed", "1", "--resume", "--on-oom", "microbatch")
+	text = run(command(true, "--epochs", "2", "--resume", "--on-oom", "microbatch"), 0)
 	assert.Contains(t, text, "trained 2 epochs, 4 steps")
 }
 
@@ -538,7 +547,7 @@ func TestOutOfMemoryOfMalloc(t *testing.T) {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
 	}
 	t.Parallel()
-	samples := imageArrays(t)
+	samples := imageArrays(t, 32)
 	want, _ := trainImages(t, samples, 0, []string{"TF_ENABLE_ONEDNN_OPTS=0"})
 	// This is above the memory of the process with the model loaded, and about 100 MiB below the
 	// need of a step on a whole batch.
@@ -559,19 +568,18 @@ func TestOutOfMemoryOfKernels(t *testing.T) {
 		t.Skip("the race detector's own memory would be in the figures; the tests without it have this one")
 	}
 	t.Parallel() // the test mostly waits
-	samples := imageArrays(t)
+	samples := imageArrays(t, 16)
 	pool := []string{"TF_ENABLE_ONEDNN_OPTS=1"}
 	want, _ := trainImages(t, samples, 0, pool)
-	have, events := trainImages(t, samples, 0, append(pool, "TF_MKL_ALLOC_MAX_BYTES=400000000"), "--checkpoints",
+	have, events := trainImages(t, samples, 0, append(pool, "TF_MKL_ALLOC_MAX_BYTES=300000000"), "--checkpoints",
 		filepath.Join(t.TempDir(), "ckpt"), "--on-oom", "microbatch", "--supervise")
 	assert.InEpsilonSlice(t, want, have, 1e-3)
 	assert.Contains(t, events, "oom")
 }
 
-// imageArrays returns samples for builtin:image-224, one batch.
-func imageArrays(t *testing.T) string {
+// imageArrays returns n samples for builtin:image-224.
+func imageArrays(t *testing.T, n int) string {
 	t.Helper()
-	const n = 32
 	labels := make([]int64, n)
 	for i := range labels {
 		labels[i] = int64(i % 10)
@@ -587,7 +595,7 @@ func trainImages(t *testing.T, samples string, limit int, environment []string, 
 	events string) {
 	t.Helper()
 	history := filepath.Join(t.TempDir(), "history.jsonl")
-	cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", samples, "--epochs", "3", "--seed",
+	cmd := program(t, append([]string{"fit", "--model", "builtin:image-224", "--data", samples, "--epochs", "2", "--seed",
 		"1", "--history", history,
 		"--intra-threads", "2", "--inter-threads", "2"}, args...)...) // thread stacks count towards the limit
 	cmd.Env = append(cmd.Env, environment...)

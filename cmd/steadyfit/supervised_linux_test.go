@@ -112,6 +112,7 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 		}, "make it writable"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // the test mostly waits
 			root := t.TempDir()
 			disk := smallDiskAt(t, filepath.Join(root, "disk"))
 			writeDigits(t, filepath.Join(root, "data"))
