@@ -86,8 +86,8 @@ func (e environment) tfConfig() (*Cluster, error) {
 	refuse := func(reason, fix string) (*Cluster, error) {
 		return nil, &option.Error{Option: envTFConfig, Reason: reason, Fix: fix}
 	}
-	// A TFJob with enableDynamicWorker has an object of workers in cluster (training-operator 1.9) or in
-	// sparseCluster (earlier versions), with this worker only.
+	// With enableDynamicWorker, TF_CONFIG has only this worker, in an object: cluster in
+	// training-operator 1.9, and sparseCluster in earlier versions.
 	incomplete := func() (*Cluster, error) {
 		return refuse("the cluster does not list all workers", "set enableDynamicWorker of the TFJob to false")
 	}

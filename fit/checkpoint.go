@@ -27,8 +27,8 @@ import (
 //
 // The files are written while the next steps run, if the Session supports it (session.Session).
 // Training waits for an unfinished checkpoint before the next one, after a failed step, and at its
-// end. It waits for each checkpoint with several ranks, if two copies of the variables do not fit in memory,
-// and with Foreground.
+// end. Training waits for every checkpoint if Foreground is set, if there are several ranks, or if
+// two copies of the variables do not fit in memory.
 //
 // The folder belongs to one training. Checkpoint locks it during a run, and a second run gets an
 // ErrLocked. A file system without locks causes a warning; NFS has locks unless it is mounted with

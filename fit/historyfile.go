@@ -20,7 +20,7 @@ import (
 // the name of the file ends in .csv. The first line of a CSV file has the names of the fields and metrics, and
 // unknown values are empty.
 //
-// The file is that of one training. A new training replaces an earlier history, and a resumed run writes the
+// The file belongs to one training. A new training replaces an earlier history, and a resumed run writes the
 // epochs before its checkpoint again. An existing file that is not a history is an *option.Error. If a line
 // cannot be written, the run stops after the epoch and its checkpoint, and returns a *WriteError.
 func HistoryFile(path string) Hook {

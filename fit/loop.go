@@ -158,8 +158,8 @@ type run struct {
 	// the training.
 	stop     string
 	finished bool
-	// snapshot is the newest snapshot for Loop.Recover, and trained the last step for which hooks were
-	// called, since a run that returns to a snapshot repeats steps.
+	// snapshot is the newest snapshot for Loop.Recover. trained is the last step for which hooks were
+	// called; steps that are repeated after a return to the snapshot do not call hooks again.
 	snapshot *snapshot
 	trained  int64
 

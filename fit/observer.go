@@ -51,8 +51,8 @@ type Observation struct {
 	// StepTime is the mean time of the train steps of the epoch so far; 0 if unknown.
 	StepTime time.Duration
 
-	// Memory and GPU are the memory of this process. Within an epoch they are read at most once a
-	// second, and are unknown in other observations.
+	// Memory and GPU are the memory of this process. They are read at most once a second within an
+	// epoch, and unknown in observations without a reading.
 	Memory memory.Usage
 	GPU    memory.Reading
 	// Budget, BudgetLayer and Restarts are copied from Observers.
@@ -60,8 +60,9 @@ type Observation struct {
 	BudgetLayer memory.Layer
 	Restarts    int
 	// CheckpointStep is the train step of the newest checkpoint, and CheckpointTime the time at which it
-	// was written; zero if there is none. CheckpointTook is the duration of writing, also while steps
-	// ran; 0 if an earlier process wrote it. Record.CheckpointPause has the time without steps.
+	// was written; zero if there is none. CheckpointTook is the duration of writing, including steps
+	// that ran meanwhile; 0 if an earlier process wrote it. Record.CheckpointPause has the time without
+	// steps.
 	CheckpointStep int64
 	CheckpointTime time.Time
 	CheckpointTook time.Duration
@@ -300,9 +301,9 @@ type Scalar struct {
 }
 
 // Scalars returns the figures of an epoch with the names that Keras's callback TensorBoard gives them
-// (keras/src/callbacks/tensorboard.py, Keras 3.15): epoch_NAME at the number of the epoch from 0, and
-// for a validation evaluation_NAME_vs_iterations at the train step. Times, shares and memory in bytes
-// follow as time/NAME and memory/NAME at the train step.
+// (keras/src/callbacks/tensorboard.py, Keras 3.15): epoch_NAME, whose step is the number of the epoch
+// from 0, and for a validation evaluation_NAME_vs_iterations, whose step is the train step. Times,
+// shares and memory in bytes have the names time/NAME and memory/NAME, at the train step.
 func (r *Record) Scalars() []Scalar {
 	l := scalarList{step: int64(r.Epoch) - 1}
 	for _, m := range r.Metrics {

@@ -83,8 +83,8 @@ type Session interface {
 	// Usage returns the number of native tensors in this process, nil if unknown, and the memory of
 	// this process on GPUs.
 	Usage() (tensors *int64, gpu memory.Reading)
-	// Ranks returns this process as one of several ("ranks") that train the model together; nil if it
-	// trains alone.
+	// Ranks returns the group of processes ("ranks") that train the model together; nil if this
+	// process trains alone.
 	Ranks() contract.RankGroup
 }
 

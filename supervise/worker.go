@@ -214,7 +214,7 @@ func (w *Worker) watchParent(orphan context.CancelCauseFunc) {
 
 // Done reports that the training is complete, with the result for Options.Result, while the child still has
 // to free what it holds. The parent does not restart a child that crashes after it. An error that the task
-// returns replaces the report. A second call has no effect, and neither has one whose result cannot be sent.
+// returns replaces the report. A second call, or a call whose result cannot be sent, has no effect.
 func (w *Worker) Done(result any) {
 	if w == nil {
 		return
@@ -256,7 +256,7 @@ func (w *Worker) end(result any, err error) (code int, lost error) {
 			m.End = endRetry
 		}
 	}
-	if m.End != endFailed && len(m.Text) > 2000 { // a cause is one of several
+	if m.End != endFailed && len(m.Text) > 2000 { // the parent may print several causes
 		m.Text = strings.ToValidUTF8(m.Text[:2000], "") + "..."
 	}
 	w.sending.Lock() // signs of life may no longer be sent

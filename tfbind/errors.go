@@ -39,8 +39,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.Op, e.Code, e.Message)
 }
 
-// Is reports whether target is an Error with only the code, such as ErrNotFound or
-// &Error{Code: "DATA_LOSS"}.
+// Is reports whether target is an Error with the same code and no other field, such as ErrNotFound
+// or &Error{Code: "DATA_LOSS"}.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Op == "" && t.Message == "" && t.Code == e.Code

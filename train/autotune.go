@@ -21,10 +21,10 @@ import (
 // its threads, oneDNN and the allocator. Plain steps are used unless another configuration is at
 // least 3% faster with its whole confidence interval.
 //
-// Measurements run at the start of a training in processes of the same program that end before main
-// begins, and take at most 2% of the training and at most 20 s. There are none with a Budget of the process.
-// They are kept in the folder steadyfit/tune of the user's cache folder. A resumed training uses
-// the configuration of its checkpoint.
+// Measurements run at the start of a training in processes of the same program that end before main begins,
+// and take at most 2% of the training and at most 20 s. Their results are kept in the folder steadyfit/tune
+// of the user's cache folder. A training with a Budget of the process measures nothing. A resumed training
+// uses the configuration of its checkpoint.
 type Autotune struct {
 	// Mode selects the configurations that may be chosen: On allows those that compute with the
 	// types of the model, and Precision also those with 16-bit types, which change the result. Empty

@@ -60,9 +60,10 @@ func (t *training) stopped() bool {
 	return group != nil && group.Stopped() != nil
 }
 
-// leave waits until all ranks have finished with the same result. The supervisor of a complete training
-// learns of it early: a process that was killed before would start again and wait for ranks that have
-// ended. The first rank ends even if another one is lost, so the others report before they wait.
+// leave waits until all ranks have finished with the same result. A rank reports a complete training to
+// its supervisor early, because a supervisor that does not know of it would restart a killed process,
+// which would wait for ranks that have ended. Ranks other than the first report before they wait,
+// because the first rank ends even if another one is lost.
 func (t *training) leave(r Result, result error) error {
 	group := t.session.Ranks()
 	if group == nil {

@@ -105,7 +105,7 @@ func (r *reader) columns() []string {
 	return slices.Concat(slices.Collect(maps.Values(r.record.Columns))...)
 }
 
-// columnsOf returns the columns of the fields of a table that have several, or another name, by input.
+// columnsOf returns the columns of inputs, by input. It omits an input whose only column has its name.
 func (r *reader) columnsOf(ds *data.InMemory) map[string][]string {
 	found := map[string][]string{}
 	for _, f := range ds.Fields() {

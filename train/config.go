@@ -77,14 +77,14 @@ type Config struct {
 	// Autotune measures at the start which configuration runs fastest.
 	Autotune Autotune
 	// CacheFeatures selects whether the part of the model that training does not change is computed
-	// once per sample instead of in every step (savedmodels.Features): Auto does so if there is
-	// such a part, the first steps have the same bits, and the measured times promise a faster
-	// training, and reports the reason if not. On does so even if steps then round differently, and
-	// makes Run fail if it is impossible. Empty never does so.
+	// once per sample instead of in every step (savedmodels.Features). Auto does so if the first
+	// steps have the same bits and the measured times promise a faster training, and otherwise
+	// reports the reason. On does so even if steps round differently, and makes Run fail if it is
+	// impossible. Empty never does so.
 	CacheFeatures Choice
 	// Allocator is the malloc of the process: jemalloc, tcmalloc or mimalloc, if installed, or
 	// "mmap", which returns large blocks to the system when they are freed. Empty changes nothing.
-	// It needs environment variables. If some are not set, the training runs in a child process.
+	// If environment variables of the allocator are not set, the training runs in a child process.
 	Allocator string
 	// TensorFlow is the TensorFlow library to open, as in tfbind.Load.
 	TensorFlow string

@@ -33,14 +33,15 @@ type Data struct {
 	// several labels, Label lists their columns, as in "y_price,y_stars" or "price=cost,stars=rating"; empty
 	// means columns with the names of the labels. A name before = may lack the prefix y_.
 	Label string
-	// Inputs are the columns of a table or the values of records that feed an input, by the name of the input, if they
-	// have other names (data.CSVOptions.Inputs). The others are found by their names, or as the model records.
+	// Inputs maps inputs to the columns of a table, or the values of records, that feed them
+	// (data.CSVOptions.Inputs). An input that is missing takes the columns that the model records, or those of its
+	// own name.
 	Inputs map[string][]string
 	// Classes are the class names of text labels and class folders in the order of their numbers. Nil means the
 	// names that the model records or, if it records none, those of the training data in sorted order.
 	Classes []string
-	// Header is "no" if the first line of a CSV file is a row, and "yes" if it has the names of the columns
-	// though they are numbers; see data.CSVOptions.
+	// Header is "no" for a CSV file without names of columns, and "yes" if the names in its first line may
+	// be numbers; see data.CSVOptions.
 	Header string
 	// Height and Width are the size of images in pixels. Images in a folder are resized to it;
 	// samples that are rows of pixels must have it. 0 means the size that the model takes.
@@ -55,8 +56,8 @@ type Data struct {
 	MaxBytes int64
 	// Ignore lists fields of the data, values of records, or columns of tables to omit.
 	Ignore []string
-	// Keep lists fields that a prediction needs besides the inputs, also if the training left them out; columns of a
-	// table become texts.
+	// Keep lists fields that a prediction needs besides the inputs, including fields that the training left out.
+	// Kept columns of a table are texts.
 	Keep []string
 	// OnDisk selects whether arrays of .npy and uncompressed .npz files stay on disk: Always, Never,
 	// or empty for files of 1 GiB or more.
@@ -71,13 +72,13 @@ type Data struct {
 // onDiskFrom is the least total size in bytes of files whose arrays stay on disk by default.
 const onDiskFrom = 1 << 30
 
-// OpenData reads the data for a signature of a model, and checks it for a pass. part is "train", "test"
-// or "validation", and selects that part of a dataset with two parts. The record of the model
-// (savedmodels.DataRecord) determines the numbers of classes, the order of columns and the scale of
-// bytes; Model.WithRecord gives it the record of an adapter. Except for the train signature, columns of a
-// table that the record does not have are left out, and so are fields that the training left out and that
-// no input of the signature takes. The caller closes the dataset. JPEG files have the same pixels as in a
-// training once InMemory.UseJPEG is called with session.Session.DecodeJPEG.
+// OpenData reads and checks the data for a signature of a model. part is "train", "test" or "validation",
+// and selects that part of a dataset with two parts. The record of the model (savedmodels.DataRecord)
+// determines the numbers of classes, the order of columns and the scale of bytes; Model.WithRecord gives
+// it the record of an adapter. For a signature other than the train signature, OpenData leaves out
+// columns of a table that the record does not have. It also leaves out fields that the training left out,
+// unless an input of the signature takes them. The caller closes the dataset. JPEG files have the same
+// pixels as in a training once InMemory.UseJPEG is called with session.Session.DecodeJPEG.
 func OpenData(model *savedmodels.Model, signature string, d Data, part string, pass data.Pass) (*data.InMemory, error) {
 	r, err := newReader(model, signature, d)
 	if err != nil {
@@ -136,7 +137,7 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 		return nil, err
 	}
 	r.text = len(r.csv.Inputs) == 1 && r.csv.Inputs[0].Type == "string"
-	if r.text { // with a size, images can be opened, and checkData says that the model takes text
+	if r.text { // images need a size to be opened; checkData then refuses them
 		r.images.Height, r.images.Width = cmp.Or(r.images.Height, 1), cmp.Or(r.images.Width, 1)
 	}
 	m := cmp.Or(model.Metadata, &savedmodels.Metadata{})
@@ -370,7 +371,7 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 		"the model with its class names: %w", ds.Name(), texts.Some(names), why, data.ErrLabel)
 }
 
-// checkRepeated returns an error for labels of a table that are no names of classes, since few of them repeat.
+// checkRepeated returns an error if few labels of a table repeat, since they are then no names of classes.
 func (r *reader) checkRepeated(ds *data.InMemory, names []string) error {
 	if len(names) <= max(2, r.sortable) || 2*len(names) <= ds.Len() || ds.FilePath(0) != "" {
 		return nil
@@ -483,7 +484,7 @@ func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
 		return ds, nil
 	}
 	if fields == nil {
-		fields = []string{"x"} // Scale is set, and the error says what x is
+		fields = []string{"x"} // Scale is set, so the error is about x
 	}
 	for _, field := range fields {
 		scaled, err := ds.Scale(field, float32(to[0]), float32(to[1]))

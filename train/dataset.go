@@ -259,8 +259,8 @@ func (t *training) augmented(train *data.InMemory, signature string) (*data.InMe
 	return train.Augment(image.Name, change)
 }
 
-// checkPixels returns an error if an augmentation moves pixels and another field, such as a mask,
-// has a value for each pixel that would not move.
+// checkPixels returns an error if an augmentation moves pixels, and another field, such as a mask,
+// has a value for each pixel. That field would not be moved.
 func checkPixels(ds *data.InMemory, image data.FieldSpec, change data.Augmentation) error {
 	for _, f := range ds.Fields() {
 		if (change.Flip || change.Crop > 0) && f.Name != image.Name && len(f.Shape) >= 2 &&

@@ -42,8 +42,8 @@ func unusable(err error) error {
 	return &InputError{err}
 }
 
-// ofInput reports whether an error of any stage is about the model, the data or a folder. A model that
-// a hook cannot load again during the training was usable at the beginning.
+// ofInput reports whether an error of any stage is about the model, the data or a folder. It returns
+// false if a hook cannot reload the model, which was usable at the beginning.
 func ofInput(err error) bool {
 	var hook *fit.HookError
 	if errors.As(err, &hook) && hook.Phase == "start" && errors.As(err, new(syscall.Errno)) {

@@ -198,8 +198,8 @@ func (t *training) run(ctx context.Context) (r Result, err error) {
 		unsaved := t.save(context.WithoutCancel(ctx), &r)
 		err = errors.Join(r.withSaved(err), unsaved)
 	}
-	// The ranks wait for each other at the end: after an interrupt, until the first rank has written its
-	// checkpoint; after an error that all ranks have, until slower ranks have it, too.
+	// The ranks wait for each other at the end. After an interrupt, the first rank has to write its
+	// checkpoint. After an error of all ranks, slower ranks have to reach it.
 	if err == nil || t.stopped() || errors.Is(err, fit.ErrDiverged) || errors.Is(err, contract.ErrRanksDiffer) {
 		err = errors.Join(err, t.leave(r, err))
 	}
@@ -366,8 +366,8 @@ func (t *training) openSession(ctx context.Context) error {
 	return nil
 }
 
-// quiet makes TensorFlow log only warnings and errors; in a rank, whose server warns of each
-// clean-up after a step, only errors.
+// quiet makes TensorFlow log only warnings and errors. A rank logs only errors, because its server
+// warns after each step.
 func (t *training) quiet() error {
 	level := tfprocess.LogWarnings
 	if _, ranked := t.ranked(); ranked {
@@ -465,8 +465,8 @@ func (t *training) reportEffects(ctx context.Context) error {
 	return nil
 }
 
-// traces reports whether a step is traced because an option may have no effect. Memory may be limited by a
-// budget, whose first steps must be representative.
+// traces reports whether a step is traced because an option may have no effect. With a budget no step is
+// traced, since the budget measures the memory of the first steps.
 func (t *training) traces() bool {
 	o := t.Session.Device
 	required, ignored := o.ForGPU()

@@ -210,8 +210,8 @@ func classes(m *savedmodels.Model) uint32 {
 const maxSynthetic = 1 << 28
 
 // syntheticBatch makes the same batch for a signature as the other programs of the benchmark
-// (package measure). leading are the values of the first sizes of an input, if these are open in
-// the signature; other open sizes become 1. Integers are below classes.
+// (package measure). leading has values for the first sizes of an input that the signature leaves
+// open; other open sizes become 1. Integers are below classes.
 func syntheticBatch(sig *savedmodels.Signature, leading []int, classes uint32) (data.Batch, error) {
 	b := data.Batch{Size: leading[len(leading)-1]}
 	for i, in := range sig.DataInputs() {

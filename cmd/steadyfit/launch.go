@@ -97,8 +97,8 @@ func (s *settings) launch(cmd *cobra.Command, args []string) error {
 	return failed.describe(len(ranks))
 }
 
-// await waits until all ranks have ended. It returns rank 0, and the rank whose error is that of launch; nil
-// if the training is complete. When a rank fails, await stops the others.
+// await waits until all ranks have ended. When a rank fails, await stops the others. It returns rank 0 and
+// the failed rank that launch reports; nil if the training is complete.
 func await(ended <-chan endedRank, ranks int, stop func()) (first endedRank, failed *endedRank) {
 	for range ranks {
 		r := <-ended

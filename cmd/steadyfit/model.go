@@ -48,7 +48,8 @@ func (s *settings) checkOutput(flag, path string) error {
 	return nil
 }
 
-// checkOutputFile is checkOutput for --out if it is a file. Such a file is called like the example.
+// checkOutputFile is checkOutput for an --out that must be a file. example is a name for such a
+// file.
 func (s *settings) checkOutputFile(example string) error {
 	if err := s.checkOutput("out", s.Out); err != nil {
 		return err

@@ -338,8 +338,9 @@ func absolute(flag, value string) string {
 }
 
 // tunedFlags returns the flags of fit for a configuration, with their values. consent is the value of
-// --cache-features. frozen reports whether fit could cache features of the model. Then the flags of a
-// configuration without cached features turn the cache off, because it would change the amount of memory.
+// --cache-features. frozen reports whether fit could cache features of the model. If so, the flags of
+// a configuration without cached features turn the cache off, since a cache would change the amount
+// of memory.
 func tunedFlags(c autotune.Configuration, consent train.Choice, frozen bool) (flags [][2]string) {
 	add := func(when bool, name string, value any) {
 		if when {

@@ -15,9 +15,9 @@ import (
 // TensorBoard writes the scalars of a training (fit.Record.Scalars) to event files in Dir/train and
 // Dir/validation, as Keras's callback TensorBoard does. Dir belongs to one training.
 //
-// A run that resumes adds its events to those in Dir, or, if Dir has none, writes the earlier epochs
-// first. An epoch that an earlier process completed after the checkpoint is in the files twice, with equal
-// values. A new training makes TensorBoard drop the events of an earlier training in Dir, whose files stay.
+// A run that resumes adds its events to those in Dir, or, if Dir has none, writes the earlier epochs first.
+// An epoch that an earlier process completed after the checkpoint is in the files twice, with equal values.
+// After a new training in Dir, TensorBoard hides the events of an earlier one; its files stay.
 type TensorBoard struct {
 	Dir string
 	// Graph returns the graph to show at the beginning of a training, as a serialized GraphDef; nil

@@ -9,8 +9,8 @@
 // much memory only loses.
 //
 // Plain steps are chosen unless another configuration is at least 3% faster with its whole
-// confidence interval. The trial of the choice is repeated, unless no time is left, and has to show
-// that twice. A configuration with a loss that is NaN or infinite is never chosen.
+// confidence interval. If time is left, its trial is repeated, and must show the same again. A
+// configuration with a loss that is NaN or infinite is never chosen.
 //
 // The trials take at most 2% of the training and at most 20 s. Before plain steps are measured,
 // their time is estimated by an earlier training's time in the cache, or by the fastest step

@@ -41,18 +41,19 @@ type Point struct {
 	// Opening is the highest peak while the session was opened; 0 if it is unknown. A budget is kept from
 	// the first step on, so Opening may exceed it.
 	Opening memory.Bytes `json:"opening_bytes"`
-	// Step is the time of a step in seconds, between StepLow and StepHigh in all trials: the time of a step
-	// of the reference, times the measured ratio.
+	// Step is the time of a step in seconds: that of the reference times the measured ratio. It was between
+	// StepLow and StepHigh in all trials.
 	Step     float64 `json:"step_seconds"`
 	StepLow  float64 `json:"step_seconds_low"`
 	StepHigh float64 `json:"step_seconds_high"`
 	Trials   int     `json:"trials"`
 	// Numbers describes how the results relate to those of plain steps.
 	Numbers string `json:"numbers"`
-	// Features describes the cached features of all data; nil without.
+	// Features describes the cached features of all data; nil if there are none.
 	Features *Features `json:"features,omitempty"`
 
-	// at is that of its candidate, and ratio, low and high are relative to search.reference.
+	// at has the values of the candidate. ratio, low and high are times relative to
+	// search.reference.
 	at               []int
 	ratio, low, high float64
 }
@@ -94,8 +95,8 @@ type Result struct {
 	Nearest *Point `json:"-"`
 	// Failures has the reasons of configurations that could not run.
 	Failures map[string]string `json:"failures,omitempty"`
-	// Measured is the number of Points, and Configurations that of all configurations. Complete is false
-	// if time ran out while configurations were left that are worth a trial.
+	// Measured is the number of Points, and Configurations the number of all configurations. Complete is
+	// false if time ran out before all configurations worth a trial were measured.
 	Measured       int  `json:"measured"`
 	Configurations int  `json:"configurations"`
 	Complete       bool `json:"complete"`
@@ -128,7 +129,7 @@ func (r Result) Extent() string {
 	return fmt.Sprintf("measured %d of %s; %s", r.Measured, texts.Count(r.Configurations, "combination"), rest)
 }
 
-// Cache describes the cached features of the choice; it is empty without.
+// Cache describes the cached features of the choice; empty if it has none.
 func (r Result) Cache() string {
 	if r.Chosen == nil || r.Chosen.Features == nil {
 		return ""

@@ -50,7 +50,8 @@ func (l *Live) note(samples int, took time.Duration, err error) {
 }
 
 const (
-	// pairs is the number of blocks of executions in threads, and of those in the calling thread.
+	// pairs is the number of pairs: a block of executions in threads, and one in the calling
+	// thread.
 	pairs = 5
 	// A block is about blockTime long, and has at least 2 and at most blockMost executions.
 	blockTime = 3 * time.Millisecond

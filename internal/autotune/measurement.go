@@ -56,7 +56,7 @@ type Measurement struct {
 	// Unsaved is the reason why the measurement could not be stored; nil on success.
 	Unsaved error `json:"-"`
 
-	// passing means that Out may not hold at another time, such as a lack of memory or of time.
+	// passing means that Out is a reason that may pass, such as a lack of memory or of time.
 	passing bool
 }
 

@@ -23,8 +23,8 @@ const (
 	// the model, and to warm up.
 	minTime = 1500 * time.Millisecond
 	// leastStep is less than the time of any step. The fastest measured step took 58 us, on a dense
-	// model of 64 units, with XLA and one thread. copiedBytes is the maximum number of bytes of
-	// a batch that are copied per second.
+	// model of 64 units, with XLA and one thread. copiedBytes is an upper bound of the bytes per
+	// second at which a batch is copied.
 	leastStep   = 50 * time.Microsecond
 	copiedBytes = 20e9
 )

@@ -18,8 +18,9 @@ type Rounding struct {
 	// TensorFlow does not rewrite the loop of train_n to oneDNN kernels there, so the results are
 	// those of plain steps without oneDNN.
 	Loop bool
-	// StepsPerExecution is that of the options with Compiled or Loop, otherwise 0. It determines which
-	// steps run alone, such as the last steps before a checkpoint, and round like plain steps.
+	// StepsPerExecution is copied from the options if Compiled or Loop is set; otherwise 0. It
+	// determines which steps run alone, such as the last steps before a checkpoint, and round like
+	// plain steps.
 	StepsPerExecution int
 	// IntraThreads changes the order of additions. 0 means one thread per core.
 	IntraThreads int

@@ -118,8 +118,9 @@ func (s *search) next() (c Configuration, ok bool) {
 				if !ok || !s.continues(axis, value) {
 					continue
 				}
-				// Each value is tried once. After that, the best candidate is changed back, to another base, and by
-				// settings that have helped elsewhere, and the others only by such settings.
+				// Each value is tried once. After that, the best candidate is changed in three ways: without a
+				// setting, to another base, and by settings that have helped elsewhere. Other candidates get only
+				// such settings.
 				switch {
 				case value > 0 && !s.seen(axis, value, c.CachedFeatures), i == 1 && (value == 0 || axis == 0),
 					i > 0 && (i == 1 || start.at[axis] == 0) && s.helps(axis, value):
@@ -131,7 +132,7 @@ func (s *search) next() (c Configuration, ok bool) {
 	return c, false
 }
 
-// helps reports whether a value has lowered an amount of a measured configuration, in place of no setting.
+// helps reports whether adding a value to a measured configuration has lowered one of its amounts.
 func (s *search) helps(axis, value int) bool {
 	for _, with := range s.points {
 		i := slices.IndexFunc(s.points, func(p Point) bool { return slices.Equal(p.at, changed(with.at, axis, 0)) })
@@ -184,8 +185,8 @@ func (s *search) seen(axis, value int, cached bool) bool {
 }
 
 // continues reports whether a value of an axis is worth a trial after those before it. More micro-batches
-// take less memory and more time, so after a number that is no better than the number before it, larger
-// ones are not.
+// take less memory and more time: if a number of them is no better than the number before it, larger
+// numbers are not worth a trial.
 func (s *search) continues(axis, value int) bool {
 	parts := func(i int) int {
 		if i < 1 {
@@ -296,7 +297,7 @@ func (s *search) choice() (best Point, reached bool) {
 const enoughTrials = 3
 
 // repeat returns a configuration whose trial is worth repeating: the best one or the choice, which may
-// differ, and before each of them the default, so that chance favours neither.
+// differ. The default is repeated before each of them, so that chance favours neither.
 func (s *search) repeat() (c Configuration, ok bool) {
 	if len(s.points) == 0 {
 		return c, false

@@ -335,7 +335,7 @@ func (t *trainer) opens(s spec) (err error) {
 	return nil
 }
 
-// evaluate tries a batch of an evaluation: an executor cannot run all graphs, and a training
+// evaluate tries a batch of an evaluation. Some executors cannot run every graph, and a training
 // must not fail at its first validation.
 func (t *trainer) evaluate(ctx context.Context, ds data.Dataset, batch int) error {
 	n := len(t.session.EvaluateMetrics())
@@ -401,8 +401,8 @@ const (
 )
 
 // sample writes the first batches of a dataset to a file for the trials: at least one, and as many as
-// sampleBatches, sampleBytes and the time for reading allow. They have the fields for the inputs of the
-// train signature.
+// sampleBatches, sampleBytes and the time for reading allow. The file has the fields for the inputs
+// of the train signature.
 func sample(p *Plan, path string, within time.Duration) (err error) {
 	plan, err := session.Compile(p.Model, p.Options)
 	if err != nil {

@@ -25,7 +25,7 @@ const (
 	// mostSeconds.
 	roundSeconds = 0.02
 	mostSeconds  = 0.1
-	// hangs is the time up to which a round never counts as hanging.
+	// A round that takes less time than hangs does not count as hanging.
 	hangs = 5 * time.Second
 )
 
@@ -75,8 +75,8 @@ type Trials struct {
 	// The trials end at until. A trial has at least this many rounds.
 	until  time.Time
 	rounds int
-	// reference is the trial to compare with, whose configuration is compared. It took warm to warm up,
-	// and steps has the times of a step in its rounds.
+	// reference is the trial to compare with, and compared its configuration. warm is the time of its
+	// warm-up. steps has the time of a step in each of its rounds.
 	reference trial
 	compared  Configuration
 	warm      time.Duration

@@ -139,8 +139,8 @@ func dataFile(prefix string, shard, shards int) string {
 	return fmt.Sprintf("%s.data-%05d-of-%05d", prefix, shard, shards)
 }
 
-// Verify compares the values of a checkpoint with the checksums in its index. Files have passed Check. It
-// does not compare text, whose checksum is not that of its bytes in the file.
+// Verify compares the values of a checkpoint with the checksums in its index. The files must have passed
+// Check. Verify does not compare text, whose checksums are not those of the bytes in the file.
 func Verify(ctx context.Context, prefix string) error {
 	index, err := files.Read(prefix+".index", MaxBytes)
 	if err != nil {

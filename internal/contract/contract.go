@@ -19,8 +19,8 @@ const (
 // BuiltinPrefix begins the path of a built-in model or dataset, as in builtin:digits.
 const BuiltinPrefix = "builtin:"
 
-// MaxAhead is the maximum number of batches that data.Prefetch reads ahead, and MaxWorkers that of the
-// goroutines of a pass over a data.InMemory.
+// MaxAhead is the maximum number of batches that data.Prefetch reads ahead. MaxWorkers is the maximum
+// number of goroutines of a pass over a data.InMemory.
 const (
 	MaxAhead   = 1 << 14
 	MaxWorkers = 1024

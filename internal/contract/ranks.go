@@ -9,7 +9,8 @@ import (
 var ErrRanksDiffer = errors.New("the ranks train differently")
 
 // RankGroup is this process as one of several ranks. All ranks must make the same calls of Share, Gather,
-// CheckEqual and Leave, which wait for the others, and return supervise.ErrPeer if one is lost.
+// CheckEqual and Leave. These calls wait for the other ranks, and return supervise.ErrPeer if one is
+// lost.
 type RankGroup interface {
 	// Rank returns the index of this rank.
 	Rank() int

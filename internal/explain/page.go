@@ -50,7 +50,7 @@ func micros(n int64) string {
 // page adds what the template computes to a report.
 type page struct {
 	*Report
-	// Duration is that of the traced step in microseconds. Data is the data of the charts.
+	// Duration is the time of the traced step in microseconds. Data is the data of the charts.
 	Duration int64
 	Charts   template.JS
 }

@@ -13,8 +13,8 @@ import (
 	"steadyfit/savedmodels"
 )
 
-// CSVOptions returns the options to read a table or records for a signature: its inputs without an only label,
-// and the class names of the model.
+// CSVOptions returns the options to read a table or records for a signature: its inputs, and the class names
+// of the model. If the signature has exactly one label, the inputs leave it out.
 func CSVOptions(model *savedmodels.Model, signature string) (o data.CSVOptions, err error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
@@ -38,8 +38,8 @@ func Labels(model *savedmodels.Model, sig *savedmodels.Signature) []savedmodels.
 // NumericLabels is data.CSVOptions.Numbers if the labels of a training were numbers.
 const NumericLabels = "the labels of the training data are numbers"
 
-// numbers returns why labels are numbers (data.CSVOptions.Numbers): those of the training were, or the losses take
-// numbers.
+// numbers returns the reason why labels are numbers (data.CSVOptions.Numbers): the labels of the training were, or
+// the losses take numbers.
 func numbers(model *savedmodels.Model, sig *savedmodels.Signature) (why string) {
 	if model.Metadata == nil || model.Metadata.NumericLabels {
 		return map[bool]string{true: NumericLabels}[model.Metadata != nil]
@@ -85,8 +85,8 @@ func sampleShape(in savedmodels.Tensor) (shape []int) {
 	return shape
 }
 
-// IsLabel reports whether an input of a signature is a label: y, one that the exporter describes, or one that the
-// train signature takes and predict does not, if both share an input.
+// IsLabel reports whether an input of a signature is a label: y, or an input that the exporter describes as one.
+// If the signatures train and predict share an input, those of train that predict lacks are labels, too.
 func IsLabel(model *savedmodels.Model, in savedmodels.Tensor) bool {
 	if in.Name == "y" || model.Metadata != nil && model.Metadata.Labels[in.Name].DType != "" {
 		return true
@@ -110,10 +110,10 @@ func classNames(model *savedmodels.Model, sig *savedmodels.Signature) []string {
 
 // ImageOptions returns the options to read a folder of images for a signature: the size and channels of
 // its image input, and the model's class names if the signature takes a label. A height or width of 0
-// means that of the input; the option is 0 if the input has no fixed size. With a height and a width,
-// an input of shape [batch values] is an image input, too, if it has one or three values for each
-// pixel. The samples are floats if all image inputs are floats. scale is the range of values that the
-// input expects; nil means 0 to 255 or unknown.
+// becomes that of the input, and stays 0 if the input has no fixed size. With a height and a width, an
+// input of shape [batch values] is an image input, too, if it has one or three values for each pixel.
+// The samples are floats if all image inputs are floats. scale is the range of values that the input
+// expects; nil means 0 to 255 or unknown.
 func ImageOptions(model *savedmodels.Model, signature string, height, width int) (o data.ImageOptions,
 	scale *[2]float64, err error) {
 	sig, err := model.Signature(signature)

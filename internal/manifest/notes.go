@@ -22,8 +22,8 @@ func ReadNotes(dir string) ([]byte, error) {
 	return files.Read(filepath.Join(dir, filepath.FromSlash(NotesFile)), MaxNotes)
 }
 
-// RecordNotes writes the fields of a record to the notes of the model in a folder, which it makes if
-// there are none. It does nothing if the record is nil or empty, or if the notes cannot be read, or would
+// RecordNotes adds the fields of a record to the notes of the model in a folder, or makes the notes.
+// It does nothing if the record is nil or empty, if the notes cannot be read, or if they would
 // become too large to read.
 func RecordNotes(dir string, record any) error {
 	fields, err := json.Marshal(record)

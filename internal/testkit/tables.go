@@ -12,7 +12,7 @@ type Table struct {
 	Rows   [][]string // a broken row may have another number of cells than the header
 }
 
-// Tables returns the tables of a document, which are in no code block. A bar in a cell is written \|.
+// Tables returns the tables of a document outside of code blocks. A bar in a cell is written \|.
 func Tables(text string) (found []Table) {
 	lines := strings.Split(text, "\n")
 	for i := 1; i < len(lines); i++ {

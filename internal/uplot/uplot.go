@@ -29,9 +29,9 @@ var (
 	pageStyle string
 )
 
-// Template parses page.tmpl. Besides funcs, the template has the functions style and script, which return
-// page.css and page.js after those of all pages. The result of script leaves out the header of uPlot,
-// which has a web address, since a page must not refer to the network.
+// Template parses page.tmpl. Besides funcs, the template has the functions style and script: the style
+// and the code of all pages, followed by page.css or page.js. script leaves out the header of uPlot,
+// since a page must not have a web address.
 func Template(files fs.FS, funcs template.FuncMap) *template.Template {
 	read := func(name string) string {
 		text, _ := fs.ReadFile(files, name) // embedded files are always there
