@@ -127,7 +127,7 @@ func (m *InMemory) Augment(field string, a Augmentation) (*InMemory, error) {
 
 func augment[T uint8 | float32](m *InMemory, c column, name string, p picture, a Augmentation,
 	to func(float32) T) (*InMemory, error) {
-	m, err := mapField(m, c.name, name, c.shape, true, false, func(s Sample, dst, src []T) error {
+	m, err := mapField(m, c.name, name, c.shape, false, func(s Sample, dst, src []T) error {
 		d := a.draw(s)
 		move(p, d, dst, src)
 		if a.Jitter > 0 {

@@ -28,8 +28,8 @@ type Values struct {
 	// as an integer if it is whole and below 2^53.
 	Integers *[2]int64
 	// Below means floats whose magnitude is below this number, which may be an infinity. NaN and greater
-	// values are ErrValue. Fields of other types pass. For a field made by Augment or Scale, Check looks
-	// at the original values.
+	// values are ErrValue. Fields of other types pass. For a field made by a function, such as Augment
+	// or Scale, Check looks at the original values.
 	Below float64
 }
 
@@ -37,7 +37,7 @@ type Values struct {
 // *RowError for each of the first elements whose values are not as want describes.
 func Check(ds Dataset, field string, want Values) error {
 	if want.Below > 0 {
-		ds = beforeTame(ds)
+		ds = original(ds)
 	} else if want.Classes < 1 && !want.Probabilities && want.Integers == nil {
 		return fmt.Errorf("%s: %+v describes no values; set one of its fields: %w", ds.Name(), want, errOption)
 	}
@@ -215,9 +215,8 @@ func inMemory(ds Dataset) (*InMemory, bool) {
 	return m, ok
 }
 
-// beforeTame returns an InMemory with the fields as they are before functions that keep finite
-// values finite, such as Scale. Any other dataset is returned unchanged.
-func beforeTame(ds Dataset) Dataset {
+// original returns an InMemory with the fields as they are before functions. Any other dataset is returned unchanged.
+func original(ds Dataset) Dataset {
 	m, ok := inMemory(ds)
 	if !ok {
 		return ds
@@ -225,11 +224,10 @@ func beforeTame(ds Dataset) Dataset {
 	v := m.view()
 	v.columns = slices.Clone(m.columns)
 	for i := range v.columns {
-		for c := &v.columns[i]; c.made != nil && c.made.tame() && c.made.under() != nil; {
-			name := c.name
-			*c = *c.made.under()
-			c.name = name
-		}
+		c := &v.columns[i]
+		name := c.name
+		*c = *c.bottom()
+		c.name = name
 	}
 	return v
 }
@@ -312,7 +310,7 @@ func (m *InMemory) checkColumn(ctx context.Context, c *column) []error {
 	var failed []failure
 	var next atomic.Int64
 	var group sync.WaitGroup
-	for _, h := range m.hands(nil) {
+	for _, w := range m.scratch(nil) {
 		group.Go(func() {
 			sample := makeVector(c.kind, c.width)
 			for ctx.Err() == nil {
@@ -323,7 +321,7 @@ func (m *InMemory) checkColumn(ctx context.Context, c *column) []error {
 				if m.rows != nil {
 					row = int(m.rows.at(row))
 				}
-				if err := c.made.make(h, sample, 0, Sample{Row: row}); err != nil {
+				if err := c.made.make(w, sample, 0, Sample{Row: row}); err != nil {
 					mu.Lock()
 					failed = append(failed, failure{row, err})
 					mu.Unlock()

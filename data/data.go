@@ -37,6 +37,8 @@ package data
 import (
 	"iter"
 	"reflect"
+
+	"steadyfit/internal/dtype"
 )
 
 // Array is a dense row-major array.
@@ -81,7 +83,6 @@ type Batch struct {
 	Index int
 
 	slab *slab // memory of the samples; nil for batches of a dataset outside this package
-	at   int   // index of the first sample in the slab
 	turn int64 // slab.turn when the batch was made
 }
 
@@ -92,8 +93,9 @@ func (b Batch) Borrowable(i int) bool {
 	if b.slab == nil || i >= min(len(b.slab.vectors), len(b.Fields)) || b.slab.turn.Load() != b.turn {
 		return false
 	}
+	kind, first, n := dtype.Data(b.Fields[i].Values)
 	v := b.slab.vectors[i]
-	return beginsAt(b.Fields[i].Values, v, b.at*(v.len()/b.slab.samples))
+	return kind == v.kind() && n > 0 && first == v.element(0)
 }
 
 // Keep makes the batch valid for as long as it is referenced: the dataset uses other memory for

@@ -51,7 +51,7 @@ type fileDecoder interface {
 	// column describes the samples.
 	column() column
 	// decode writes the sample of a file of size bytes to dst, starting at index at.
-	decode(h *hand, dst vector, at int, file *os.File, size int64) error
+	decode(w *scratch, dst vector, at int, file *os.File, size int64) error
 	// describe identifies the decoder in fingerprints.
 	describe() string
 }
@@ -345,7 +345,7 @@ func (k *fileKind) check(path string, e fs.DirEntry) (size int64, isDir bool, er
 	return info.Size(), info.IsDir(), err
 }
 
-func (f *classFiles) make(h *hand, dst vector, at int, s Sample) error {
+func (f *classFiles) make(w *scratch, dst vector, at int, s Sample) error {
 	path := filepath.Join(f.dir, f.files[s.Row].path)
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -358,7 +358,7 @@ func (f *classFiles) make(h *hand, dst vector, at int, s Sample) error {
 	defer file.Close() // the file was only read
 	info, err := file.Stat()
 	if err == nil {
-		err = f.decode(h, dst, at, file, info.Size())
+		err = f.decode(w, dst, at, file, info.Size())
 	}
 	if row := (*RowError)(nil); errors.As(err, &row) {
 		row.File = path

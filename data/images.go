@@ -81,22 +81,22 @@ func (d *imageDecoder) describe() string {
 	return text
 }
 
-func (d *imageDecoder) decode(h *hand, dst vector, at int, file *os.File, size int64) error {
-	return d.sample(h, dst, at, file, size)
+func (d *imageDecoder) decode(w *scratch, dst vector, at int, file *os.File, size int64) error {
+	return d.sample(w, dst, at, file, size)
 }
 
 // sample decodes an image of size bytes with the memory of a worker.
-func (d *imageDecoder) sample(h *hand, dst vector, at int, from image.Source, size int64) error {
-	w, ok := h.kept[d].(*image.Worker)
+func (d *imageDecoder) sample(w *scratch, dst vector, at int, from image.Source, size int64) error {
+	decoder, ok := w.kept[d].(*image.Worker)
 	if !ok {
-		w = d.pixels.NewWorker()
-		h.kept[d] = w
+		decoder = d.pixels.NewWorker()
+		w.kept[d] = decoder
 	}
 	n := d.options.Height * d.options.Width * d.options.Channels
 	if to, ok := dst.(vec[uint8]); ok {
-		return image.Decode(w, to[at:at+n], from, size)
+		return image.Decode(decoder, to[at:at+n], from, size)
 	}
-	return image.Decode(w, dst.(vec[float32])[at:at+n], from, size)
+	return image.Decode(decoder, dst.(vec[float32])[at:at+n], from, size)
 }
 
 // imageTexts decodes images of a column in memory.
@@ -108,8 +108,8 @@ type imageTexts struct {
 	texts  vec[string]
 }
 
-func (f *imageTexts) make(h *hand, dst vector, at int, s Sample) error {
-	if err := f.images.sample(h, dst, at, strings.NewReader(f.texts[s.Row]), int64(len(f.texts[s.Row]))); err != nil {
+func (f *imageTexts) make(w *scratch, dst vector, at int, s Sample) error {
+	if err := f.images.sample(w, dst, at, strings.NewReader(f.texts[s.Row]), int64(len(f.texts[s.Row]))); err != nil {
 		path, record := partOf(f.parts, s.Row)
 		return fmt.Errorf("%s: record %d: %s: %w", path, record, f.name, err)
 	}

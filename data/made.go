@@ -5,8 +5,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
@@ -35,13 +33,11 @@ const sampleStream = 0x5a3d1e5eed
 // use.
 type maker interface {
 	// make writes the values of a sample to dst, starting at index at.
-	make(h *hand, dst vector, at int, s Sample) error
+	make(w *scratch, dst vector, at int, s Sample) error
 	// under returns the column that the values are computed from; nil for files.
 	under() *column
 	// describe identifies the computation in fingerprints.
 	describe() string
-	// tame reports whether finite inputs give finite values.
-	tame() bool
 	// repeats reports whether a sample has the same values in each epoch.
 	repeats() bool
 }
@@ -51,19 +47,18 @@ type fromFiles struct{}
 
 func (fromFiles) under() *column { return nil }
 
-func (fromFiles) tame() bool { return true }
-
 func (fromFiles) repeats() bool { return true }
 
-// hand is the memory of one worker: row numbers, samples between two functions of a column, and the
+// scratch is the memory of one worker: row numbers, samples between two functions of a column, and the
 // state of makers.
-type hand struct {
+type scratch struct {
 	rows    []uint32
 	between map[maker]vector
 	kept    map[any]any
 }
 
-func (m *InMemory) hands(have []*hand) []*hand {
+// scratch returns the memory of the workers of a pass. It reuses that of an earlier pass.
+func (m *InMemory) scratch(have []*scratch) []*scratch {
 	n := 1
 	if m.makes() {
 		if n = m.workers; n < 1 {
@@ -71,7 +66,7 @@ func (m *InMemory) hands(have []*hand) []*hand {
 		}
 	}
 	for len(have) < n {
-		have = append(have, &hand{between: make(map[maker]vector), kept: make(map[any]any)})
+		have = append(have, &scratch{between: make(map[maker]vector), kept: make(map[any]any)})
 	}
 	return have[:n]
 }
@@ -116,11 +111,11 @@ func (m *InMemory) Workers(n int) *InMemory {
 // with the old f is rejected.
 func Map[D, S element](m *InMemory, field, name string, shape []int,
 	f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
-	return mapField(m, field, name, shape, false, false, f)
+	return mapField(m, field, name, shape, false, f)
 }
 
-// mapField implements Map. tame and repeats are the results of the methods of maker with these names.
-func mapField[D, S element](m *InMemory, field, name string, shape []int, tame, repeats bool,
+// mapField implements Map. repeats is the result of the method of maker with this name.
+func mapField[D, S element](m *InMemory, field, name string, shape []int, repeats bool,
 	f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
 	v, at, err := m.editable(field)
 	if err != nil {
@@ -140,31 +135,28 @@ func mapField[D, S element](m *InMemory, field, name string, shape []int, tame, 
 	}
 	v.columns[at] = column{
 		name: c.name, shape: slices.Clone(shape), width: width, kind: dtype.For[D](),
-		made: &stage[D, S]{of: c, name: name, width: width, keeps: tame, same: repeats, f: f},
+		made: &mapped[D, S]{of: c, name: name, width: width, same: repeats, f: f},
 		file: c.file, origin: c.origin,
 	}
 	return v, nil
 }
 
-type stage[D, S element] struct {
+type mapped[D, S element] struct {
 	of    column
 	name  string
 	width int
-	keeps bool
 	same  bool
 	f     func(s Sample, dst []D, src []S) error
 }
 
-func (g *stage[D, S]) under() *column { return &g.of }
+func (g *mapped[D, S]) under() *column { return &g.of }
 
-func (g *stage[D, S]) describe() string { return g.name }
+func (g *mapped[D, S]) describe() string { return g.name }
 
-func (g *stage[D, S]) tame() bool { return g.keeps }
+func (g *mapped[D, S]) repeats() bool { return g.same }
 
-func (g *stage[D, S]) repeats() bool { return g.same }
-
-func (g *stage[D, S]) make(h *hand, dst vector, at int, s Sample) error {
-	src, err := g.source(h, s)
+func (g *mapped[D, S]) make(w *scratch, dst vector, at int, s Sample) error {
+	src, err := g.source(w, s)
 	if err != nil {
 		return err
 	}
@@ -175,21 +167,21 @@ func (g *stage[D, S]) make(h *hand, dst vector, at int, s Sample) error {
 }
 
 // source returns the input of the function: stored memory, or a copy in the worker's memory.
-func (g *stage[D, S]) source(h *hand, s Sample) ([]S, error) {
+func (g *mapped[D, S]) source(w *scratch, s Sample) ([]S, error) {
 	c := &g.of
 	from := s.Row * c.width
 	if v, ok := c.values.(vec[S]); ok {
 		return v[from : from+c.width : from+c.width], nil
 	}
-	room, ok := h.between[g]
+	input, ok := w.between[g]
 	if !ok {
-		room = makeVector(c.kind, c.width)
-		h.between[g] = room
+		input = makeVector(c.kind, c.width)
+		w.between[g] = input
 	}
 	if c.values != nil {
-		return room.(vec[S]), c.values.copyTo(room, 0, from, from+c.width)
+		return input.(vec[S]), c.values.copyTo(input, 0, from, from+c.width)
 	}
-	return room.(vec[S]), c.made.make(h, room, 0, s)
+	return input.(vec[S]), c.made.make(w, input, 0, s)
 }
 
 // Scale returns the dataset with a field of uint8, or of images as float32 (ImageOptions.Float),
@@ -207,7 +199,7 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	scale := func(v float64) float32 { return float32(float64(low) + float64(v/255*(float64(high)-float64(low)))) }
 	name := fmt.Sprintf("scale %v,%v", low, high)
 	if c.pixels && c.kind == dtype.For[float32]() {
-		return mapField(m, field, name, c.shape, true, true, func(_ Sample, dst, src []float32) error {
+		return mapField(m, field, name, c.shape, true, func(_ Sample, dst, src []float32) error {
 			for i, v := range src {
 				dst[i] = scale(float64(v))
 			}
@@ -218,7 +210,7 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	for i := range values {
 		values[i] = scale(float64(i))
 	}
-	return mapField(m, field, name, c.shape, true, true, func(_ Sample, dst []float32, src []uint8) error {
+	return mapField(m, field, name, c.shape, true, func(_ Sample, dst []float32, src []uint8) error {
 		for i, v := range src {
 			dst[i] = values[v]
 		}
@@ -256,40 +248,6 @@ func (m *InMemory) chunk(batch, workers int) int {
 		bytes += m.columns[i].width * m.columns[i].kind.Size
 	}
 	return max(1, min(chunkBytes/max(bytes, 1), batch/(4*workers)))
-}
-
-// share lets all workers write the samples at positions [from, to) of a pass to w. The workers
-// have ended when share returns.
-func (m *InMemory) share(w *workspace, order order, epoch, from, to int) error {
-	n := to - from
-	size := m.chunk(n, len(w.hands))
-	if size == n {
-		return m.fill(w.hands[0], w.slab, 0, order, epoch, from, to)
-	}
-	var next atomic.Int64
-	var group sync.WaitGroup
-	var mu sync.Mutex
-	failed := failure{at: n}
-	for _, h := range w.hands[:min(len(w.hands), n)] {
-		group.Go(func() {
-			for {
-				at := int(next.Add(int64(size))) - size
-				if at >= n {
-					return
-				}
-				if err := m.fill(h, w.slab, at, order, epoch, from+at, from+min(at+size, n)); err != nil {
-					mu.Lock()
-					if at < failed.at {
-						failed = failure{at, err}
-					}
-					mu.Unlock()
-					next.Store(int64(n)) // ends the other workers; all earlier chunks are taken
-				}
-			}
-		})
-	}
-	group.Wait()
-	return failed.err
 }
 
 type failure struct {

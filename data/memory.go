@@ -35,7 +35,7 @@ type InMemory struct {
 	shuffled bool
 	seed     uint64
 
-	idle atomic.Pointer[workspace]
+	idle rings
 }
 
 type column struct {
@@ -161,54 +161,19 @@ func (m *InMemory) Fields() []FieldSpec {
 func (m *InMemory) LeftOut() []string { return slices.Clone(m.out) }
 
 // Batches returns the batches of one pass. An invalid Pass yields an error.
-func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] {
-	return func(yield func(Batch, error) bool) {
-		if err := p.check(); err != nil {
-			yield(Batch{}, fmt.Errorf("%s: %w", m.name, err))
-			return
-		}
-		w, err := m.workspace(min(p.Batch, m.n))
-		if err != nil {
-			yield(Batch{}, err)
-			return
-		}
-		// The next pass reuses the workspace of the pass that ended last.
-		defer m.idle.Store(w)
-		order := m.order(&w.order, p.Epoch)
-		batches := p.batches(m.n)
-		for index := p.Skip; index < batches; index++ {
-			if w.slab.kept {
-				s, err := newSlab(m, w.slab.samples)
-				if err != nil {
-					yield(Batch{}, err)
-					return
-				}
-				w.slab = s
-			}
-			from := index * p.Batch
-			to := from + min(p.Batch, m.n-from)
-			if err := m.share(w, order, p.Epoch, from, to); err != nil {
-				yield(Batch{}, err)
-				return
-			}
-			if !yield(w.slab.batch(0, to-from, index), nil) {
-				return
-			}
-		}
-	}
-}
+func (m *InMemory) Batches(p Pass) iter.Seq2[Batch, error] { return m.idle.batches(m, 0, p) }
 
-// order returns the rows in the order of a pass. It reuses the memory of the slice room.
-func (m *InMemory) order(room *[]uint32, epoch int) order {
+// order returns the rows in the order of a pass. It reuses the memory of a slice.
+func (m *InMemory) order(reused *[]uint32, epoch int) order {
 	if !m.shuffled {
 		return order{of: m.rows}
 	}
-	return newOrder(m.n, m.rows, room, m.seed, uint64(epoch))
+	return newOrder(m.n, m.rows, reused, m.seed, uint64(epoch))
 }
 
 // fill writes the samples at positions [from, to) of a pass to the slab, starting at index at.
-func (m *InMemory) fill(h *hand, s *slab, at int, order order, epoch, from, to int) error {
-	rows := order.between(&h.rows, from, to)
+func (m *InMemory) fill(w *scratch, s *slab, at int, order order, epoch, from, to int) error {
+	rows := order.between(&w.rows, from, to)
 	for i := range m.columns {
 		c := &m.columns[i]
 		var err error
@@ -236,7 +201,7 @@ func (m *InMemory) fill(h *hand, s *slab, at int, order order, epoch, from, to i
 			if c.made == nil {
 				continue
 			}
-			if err := c.made.make(h, s.vectors[i], (at+position-from)*c.width, sample); err != nil {
+			if err := c.made.make(w, s.vectors[i], (at+position-from)*c.width, sample); err != nil {
 				return err
 			}
 		}
@@ -290,20 +255,6 @@ func (p Pass) batches(n int) int {
 	return count
 }
 
-type workspace struct {
-	slab  *slab
-	order []uint32
-	hands []*hand
-}
-
-func (m *InMemory) workspace(samples int) (*workspace, error) {
-	if w := m.idle.Swap(nil); w != nil && w.slab.samples == samples {
-		return w, nil
-	}
-	s, err := newSlab(m, samples)
-	return &workspace{slab: s, hands: m.hands(nil)}, err
-}
-
 // slab contains the values of a batch. It caches their Fields, since storing a slice in
 // an interface allocates.
 type slab struct {
@@ -311,20 +262,18 @@ type slab struct {
 	names   []string
 	shapes  [][]int
 	vectors []vector
-	kept    bool         // set by Batch.Keep
-	turn    atomic.Int64 // incremented when Prefetched reuses the slab
-	shown   map[part][]Field
-	reading slabBatch // the batch in this slab, if a ring uses it
+	kept    bool            // set by Batch.Keep
+	turn    atomic.Int64    // incremented when Prefetched reuses the slab
+	shown   map[int][]Field // by size
+	reading slabBatch       // the batch in this slab, if a ring uses it
 }
 
-type part struct{ at, size int }
-
-func (s *slab) batch(at, size, index int) Batch {
-	return Batch{Fields: s.fields(at, size), Size: size, Index: index, slab: s, at: at}
+func (s *slab) batch(size, index int) Batch {
+	return Batch{Fields: s.fields(size), Size: size, Index: index, slab: s, turn: s.turn.Load()}
 }
 
-func (s *slab) fields(at, size int) []Field {
-	if fields, ok := s.shown[part{at, size}]; ok {
+func (s *slab) fields(size int) []Field {
+	if fields, ok := s.shown[size]; ok {
 		return fields
 	}
 	fields := make([]Field, len(s.vectors))
@@ -334,14 +283,14 @@ func (s *slab) fields(at, size int) []Field {
 			Name: s.names[i],
 			Array: Array{
 				Shape:  append([]int{size}, s.shapes[i]...),
-				Values: v.values(at*width, (at+size)*width),
+				Values: v.values(0, size*width),
 			},
 		}
 	}
 	if s.shown == nil {
-		s.shown = map[part][]Field{}
+		s.shown = map[int][]Field{}
 	}
-	s.shown[part{at, size}] = fields
+	s.shown[size] = fields
 	return fields
 }
 

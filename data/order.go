@@ -63,15 +63,15 @@ type order struct {
 	of       *subset      // the rows to which the positions refer; nil means all rows
 }
 
-// newOrder returns a random order of n rows, of a subset or of all. It reuses the slice in room.
-func newOrder(n int, of *subset, room *[]uint32, seed, stream uint64) order {
+// newOrder returns a random order of n rows, of a subset or of all. It reuses the memory of a slice.
+func newOrder(n int, of *subset, reused *[]uint32, seed, stream uint64) order {
 	if n > maxStored {
 		return order{shuffled: newPermutation(n, seed, stream), of: of}
 	}
-	if len(*room) != n {
-		*room = make([]uint32, n)
+	if len(*reused) != n {
+		*reused = make([]uint32, n)
 	}
-	rows := *room
+	rows := *reused
 	shuffleOrder(rows, seed, stream)
 	if of != nil {
 		for i, at := range rows {
@@ -82,15 +82,15 @@ func newOrder(n int, of *subset, room *[]uint32, seed, stream uint64) order {
 }
 
 // between returns the rows at the positions [from, to), or nil if each row equals its position. The slice is
-// valid until the next call with the same room.
-func (o order) between(room *[]uint32, from, to int) []uint32 {
+// valid until the next call with the same slice.
+func (o order) between(reused *[]uint32, from, to int) []uint32 {
 	if o.rows != nil {
 		return o.rows[from:to]
 	}
 	if o.shuffled == nil && o.of == nil {
 		return nil
 	}
-	rows := slices.Grow((*room)[:0], to-from)
+	rows := slices.Grow((*reused)[:0], to-from)
 	for position := from; position < to; position++ {
 		row := uint32(position)
 		switch {
@@ -105,7 +105,7 @@ func (o order) between(room *[]uint32, from, to int) []uint32 {
 		}
 		rows = append(rows, row)
 	}
-	*room = rows
+	*reused = rows
 	return rows
 }
 

@@ -30,17 +30,23 @@ const fewAhead = 8
 type Prefetched struct {
 	Dataset
 	ahead int
+	idle  rings
+}
 
-	mu   sync.Mutex // guards idle and all rings
-	idle *ring      // for the next pass
+// rings has the memory for the next pass over a dataset.
+type rings struct {
+	mu   sync.Mutex // guards next and the rings of all passes
+	next *ring
 }
 
 // ring is the memory of one pass. The consumer and the goroutines share it.
 type ring struct {
-	of      *Prefetched
-	memory  *InMemory // the dataset; nil if it is not an InMemory
-	samples int       // samples per batch
-	slabs   []*slab   // all slabs of the pass, one for each batch
+	of      *rings
+	source  Dataset
+	memory  *InMemory // the source; nil if it is not an InMemory
+	ahead   int
+	samples int     // samples per batch
+	slabs   []*slab // all slabs of the pass, one for each batch
 	free    []*slab
 	queue   []*slabBatch // batches that are ready or being read, in order
 	left    bool         // whether the consumer has left the loop
@@ -56,8 +62,8 @@ type ring struct {
 	upcoming int        // number of the next batch to begin
 	open     *slabBatch // newest batch, while it has chunks to take
 	order    order
-	room     []uint32 // memory for order
-	hands    []*hand
+	reused   []uint32 // memory of order
+	workers  []*scratch
 }
 
 // slabBatch is a batch in a slab: one that is being read, is ready, or is in use by the consumer.
@@ -102,54 +108,56 @@ func (d *Prefetched) PassBytes(batch int) int64 {
 
 // Batches returns the batches of one pass.
 func (d *Prefetched) Batches(p Pass) iter.Seq2[Batch, error] {
+	if d.ahead == 0 {
+		return d.Dataset.Batches(p)
+	}
+	return d.idle.batches(d.Dataset, d.ahead, p)
+}
+
+// batches returns the batches of one pass, of which it reads some ahead.
+func (rs *rings) batches(ds Dataset, ahead int, p Pass) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
-		if d.ahead == 0 {
-			d.Dataset.Batches(p)(yield)
-			return
-		}
-		r, err := d.begin(p)
+		r, err := rs.begin(ds, ahead, p)
 		if err != nil {
 			yield(Batch{}, err)
 			return
 		}
 		defer r.leave()
 		for {
-			h, err := r.receive()
+			ready, err := r.receive()
 			if err != nil {
 				yield(Batch{}, err)
 				return
 			}
-			if h == nil {
+			if ready == nil {
 				return
 			}
-			b := h.slab.batch(0, h.size, h.index)
-			b.turn = h.slab.turn.Load()
-			if !yield(b, nil) {
+			if !yield(ready.slab.batch(ready.size, ready.index), nil) {
 				return
 			}
-			r.release(h)
+			r.release(ready)
 		}
 	}
 }
 
 // begin starts a pass with the ring of an earlier pass if its size matches, or with a new ring. It
 // allocates all slabs at once, so that the memory of a pass does not depend on the consumer's speed.
-func (d *Prefetched) begin(p Pass) (*ring, error) {
+func (rs *rings) begin(ds Dataset, ahead int, p Pass) (*ring, error) {
 	if err := p.check(); err != nil {
-		return nil, fmt.Errorf("%s: %w", d.Name(), err)
+		return nil, fmt.Errorf("%s: %w", ds.Name(), err)
 	}
-	samples := min(p.Batch, d.Len())
-	d.mu.Lock()
-	r := d.idle
-	d.idle = nil
-	d.mu.Unlock()
-	m, inMemory := d.Dataset.(*InMemory)
+	samples := min(p.Batch, ds.Len())
+	rs.mu.Lock()
+	r := rs.next
+	rs.next = nil
+	rs.mu.Unlock()
+	m, inMemory := ds.(*InMemory)
 	if r == nil || r.samples != samples {
-		r = &ring{of: d, memory: m, samples: samples}
-		r.work.L, r.ready.L = &d.mu, &d.mu
+		r = &ring{of: rs, source: ds, memory: m, ahead: ahead, samples: samples}
+		r.work.L, r.ready.L = &rs.mu, &rs.mu
 	}
-	for len(r.slabs) <= d.ahead {
-		s, err := newSlab(d, samples)
+	for len(r.slabs) <= ahead {
+		s, err := newSlab(ds, samples)
 		if err != nil {
 			return nil, err
 		}
@@ -159,28 +167,28 @@ func (d *Prefetched) begin(p Pass) (*ring, error) {
 	r.left, r.failed, r.err, r.pass = false, false, nil, p
 	r.upcoming, r.batches = p.Skip, math.MaxInt
 	if inMemory {
-		r.order, r.batches, r.hands = m.order(&r.room, p.Epoch), p.batches(m.n), m.hands(r.hands)
+		r.order, r.batches, r.workers = m.order(&r.reused, p.Epoch), p.batches(m.n), m.scratch(r.workers)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
 	if !inMemory {
 		r.running = 1
-		go r.pull(d.Dataset)
+		go r.pull(ds)
 		return r, nil
 	}
-	for _, h := range r.hands {
+	for _, w := range r.workers {
 		r.running++
-		go r.fill(h)
+		go r.fill(w)
 	}
 	return r, nil
 }
 
 // fill is the goroutine of one worker of an InMemory.
-func (r *ring) fill(h *hand) {
+func (r *ring) fill(w *scratch) {
 	defer r.end()
 	for b, at, n := r.take(); b != nil; b, at, n = r.take() {
 		from := b.index*r.pass.Batch + at
-		r.done(b, at, r.memory.fill(h, b.slab, at, r.order, r.pass.Epoch, from, from+n))
+		r.done(b, at, r.memory.fill(w, b.slab, at, r.order, r.pass.Epoch, from, from+n))
 	}
 }
 
@@ -195,7 +203,7 @@ func (r *ring) pull(ds Dataset) {
 		if err == nil {
 			b.size, b.index = batch.Size, batch.Index
 			if err = b.slab.load(batch); err != nil {
-				err = fmt.Errorf("%s: batch %d: %w", r.of.Name(), batch.Index, err)
+				err = fmt.Errorf("%s: batch %d: %w", r.source.Name(), batch.Index, err)
 			}
 		}
 		r.done(b, 0, err)
@@ -229,12 +237,12 @@ func (r *ring) take() (b *slabBatch, at, n int) {
 		if r.failed || r.upcoming >= r.batches {
 			return nil, 0, 0
 		}
-		if len(r.free) == 0 && len(r.slabs) > r.of.ahead {
+		if len(r.free) == 0 && len(r.slabs) > r.ahead {
 			r.work.Wait()
 			continue
 		}
 		if len(r.free) == 0 { // the consumer has kept a slab
-			s, err := newSlab(r.of, r.samples)
+			s, err := newSlab(r.source, r.samples)
 			if err != nil {
 				r.failed, r.err = true, err
 				r.work.Broadcast()
@@ -257,7 +265,7 @@ func (r *ring) next(s *slab) *slabBatch {
 	*b = slabBatch{slab: s, index: r.upcoming, size: r.samples, chunk: r.samples, pending: 1}
 	if m := r.memory; m != nil {
 		b.size = min(r.pass.Batch, m.n-b.index*r.pass.Batch)
-		b.chunk = m.chunk(b.size, len(r.hands))
+		b.chunk = m.chunk(b.size, len(r.workers))
 		b.pending = (b.size + b.chunk - 1) / b.chunk
 	}
 	r.upcoming++
@@ -286,9 +294,9 @@ func (r *ring) receive() (*slabBatch, error) {
 	defer r.of.mu.Unlock()
 	for {
 		if len(r.queue) > 0 && r.queue[0].pending == 0 {
-			h := r.queue[0]
+			b := r.queue[0]
 			r.queue = slices.Delete(r.queue, 0, 1)
-			return h, h.err
+			return b, b.err
 		}
 		if r.running == 0 {
 			return nil, r.err
@@ -297,12 +305,12 @@ func (r *ring) receive() (*slabBatch, error) {
 	}
 }
 
-// release frees the slab of h after the consumer has used h. With more than fewAhead batches ahead, it wakes
+// release frees the slab of a batch that the consumer has used. With more than fewAhead batches ahead, it wakes
 // goroutines only when half of the slabs are free.
-func (r *ring) release(h *slabBatch) {
+func (r *ring) release(b *slabBatch) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
-	s := h.slab
+	s := b.slab
 	if s.kept {
 		r.slabs = slices.DeleteFunc(r.slabs, func(other *slab) bool { return other == s })
 	} else {
@@ -315,9 +323,9 @@ func (r *ring) release(h *slabBatch) {
 
 // leave ends the pass after its goroutines have ended, and keeps the ring for the next pass.
 func (r *ring) leave() {
-	d := r.of
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	rs := r.of
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
 	r.left = true
 	r.work.Broadcast()
 	for r.running > 0 {
@@ -327,7 +335,7 @@ func (r *ring) leave() {
 	r.queue, r.open = r.queue[:0], nil
 	r.slabs = slices.DeleteFunc(r.slabs, func(s *slab) bool { return s.kept })
 	r.free = append(r.free[:0], r.slabs...)
-	d.idle = r
+	rs.next = r
 }
 
 // load copies a batch from a dataset of any implementation. A batch that contradicts the Fields of

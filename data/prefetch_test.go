@@ -221,7 +221,7 @@ func TestPrefetchStopsWithItsConsumer(t *testing.T) {
 			leave(ds, at, how)
 			require.True(t, s.ended, "the goroutine still reads after the loop was left")
 			goleak.VerifyNone(t)
-			require.Len(t, ds.idle.slabs, 3)
+			require.Len(t, ds.idle.next.slabs, 3)
 			next := 0
 			for b, err := range ds.Batches(Pass{Batch: 1}) {
 				require.NoError(t, err)

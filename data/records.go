@@ -29,7 +29,7 @@ type recordFormat interface {
 	// scan reads a file of size bytes, and calls each for its records, whose bytes are valid during the call.
 	scan(f io.Reader, size int64, each func(offset int64, sum uint32, raw []byte) error) error
 	// values iterates over the names and values of a record. It sets *err and stops if the record is damaged.
-	values(raw []byte, err *error) iter.Seq2[[]byte, value]
+	values(raw []byte, err *error) iter.Seq2[string, value]
 }
 
 // recordSet makes samples from the records of one or several files. The files are read once when the set is
@@ -89,10 +89,9 @@ type value struct {
 	kind    *dtype.Type
 	dims    []int // nil for a scalar, or a list of several elements
 	count   int
-	decoded vector     // nil if the elements are in raw
+	decoded vector     // nil for one text, which is in raw
 	whole   vec[int64] // the elements as integers, if all of them are integers in JSON
 	raw     []byte
-	plain   bool  // whether raw is a text; otherwise it is a Feature
 	err     error // why the value cannot be used; no effect if the data leaves the value out
 }
 
@@ -105,25 +104,19 @@ func (v value) shape() []int {
 
 // text returns the bytes of a text.
 func (v value) text() []byte {
-	switch texts, ok := v.decoded.(vec[string]); {
-	case ok:
+	if texts, ok := v.decoded.(vec[string]); ok {
 		return []byte(texts[0])
-	case v.plain:
-		return v.raw
 	}
-	return featureText(v)
+	return v.raw
 }
 
 // decode writes the elements of a value to dst, starting at index at.
 func (v value) decode(dst vector, at int) error {
-	switch {
-	case v.decoded != nil:
+	if v.decoded != nil {
 		return v.decoded.copyTo(dst, at, 0, v.count)
-	case v.plain:
-		dst.(vec[string])[at] = string(v.raw)
-		return nil
 	}
-	return decodeFeature(v, dst, at)
+	dst.(vec[string])[at] = string(v.raw)
+	return nil
 }
 
 func (v value) describe() string {
@@ -234,10 +227,10 @@ func (s *recordSet) addLabel(v value) error {
 func (s *recordSet) start(raw []byte) (err error) {
 	first := map[string]value{}
 	for name, v := range s.format.values(raw, &err) {
-		if _, twice := first[string(name)]; twice {
-			return s.twice(string(name))
+		if _, twice := first[name]; twice {
+			return s.twice(name)
 		}
-		if first[string(name)] = v; len(first) > maxFields {
+		if first[name] = v; len(first) > maxFields {
 			return recordError(fmt.Sprintf("more than %d values", maxFields), "the inputs of a model",
 				"leave out unused values")
 		}
@@ -336,12 +329,12 @@ func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
 	clear(values)
 	var err error
 	for name, v := range s.format.values(raw, &err) {
-		i, known := s.byName[string(name)]
+		i, known := s.byName[name]
 		if !known {
-			return values, s.wrong(string(name), "a value that the first record lacks", "the values of the first record")
+			return values, s.wrong(name, "a value that the first record lacks", "the values of the first record")
 		}
 		if i == onlyLater { // not while samples are made, since the set has all names then
-			s.byName[string(name)], s.out = -1, append(s.out, string(name))
+			s.byName[name], s.out = -1, append(s.out, name)
 		}
 		switch {
 		case i < 0:
@@ -349,7 +342,7 @@ func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
 		case v.err != nil:
 			return values, v.err
 		case values[i].kind != nil:
-			return values, s.twice(string(name))
+			return values, s.twice(name)
 		}
 		if len(v.whole) == v.count && v.whole != nil && s.fields[i].value.kind == dtype.For[int64]() {
 			v.kind, v.decoded = dtype.For[int64](), v.whole
@@ -445,15 +438,15 @@ type heldRecord struct {
 	values []value
 }
 
-func (f *recordField) make(h *hand, dst vector, at int, s Sample) error {
-	held, err := f.set.hold(h, s.Row)
+func (f *recordField) make(w *scratch, dst vector, at int, s Sample) error {
+	held, err := f.set.hold(w, s.Row)
 	if err != nil {
 		return err
 	}
 	v := held.values[f.index]
 	if f.image {
 		raw := v.text()
-		err = f.set.images.sample(h, dst, at, bytes.NewReader(raw), int64(len(raw)))
+		err = f.set.images.sample(w, dst, at, bytes.NewReader(raw), int64(len(raw)))
 	} else {
 		err = v.decode(dst, at)
 	}
@@ -465,11 +458,11 @@ func (f *recordField) make(h *hand, dst vector, at int, s Sample) error {
 }
 
 // hold reads the record of a row, unless it is the record that the worker read last.
-func (s *recordSet) hold(h *hand, row int) (*heldRecord, error) {
-	held, ok := h.kept[s].(*heldRecord)
+func (s *recordSet) hold(w *scratch, row int) (*heldRecord, error) {
+	held, ok := w.kept[s].(*heldRecord)
 	if !ok {
 		held = &heldRecord{row: -1}
-		h.kept[s] = held
+		w.kept[s] = held
 	}
 	if held.row == row {
 		return held, nil

@@ -78,8 +78,8 @@ var directives = map[byte]string{
 }
 
 // layoutOf translates a format of strftime; ok is false if it has other characters than directives and
-// separators. Numbers have two digits if padded is true.
-func layoutOf(format string, padded bool) (layout string, ok bool) {
+// separators.
+func layoutOf(format string) (layout string, ok bool) {
 	for i := 0; i < len(format); i++ {
 		c := format[i]
 		if c != '%' && !strings.ContainsRune("-/.:, TZ", rune(c)) {
@@ -94,7 +94,7 @@ func layoutOf(format string, padded bool) (layout string, ok bool) {
 		}
 		part := directives[format[i]]
 		// without a separator after it, a number has two digits
-		if len(part) == 1 && (padded || strings.HasPrefix(format[i+1:], "%")) {
+		if len(part) == 1 && strings.HasPrefix(format[i+1:], "%") {
 			part = "0" + part
 		}
 		layout += part
@@ -158,7 +158,7 @@ func (r *Rule) complete() error {
 		return fmt.Errorf("type: found %s, expected %s: %w", quote(r.Type), strings.Join(ruleTypes, ", "), ErrFormat)
 	}
 	known := false
-	r.layout, known = layoutOf(cmp.Or(r.Format, usualDate), false)
+	r.layout, known = layoutOf(cmp.Or(r.Format, usualDate))
 	switch {
 	case (r.Type == "category") != (len(r.Values) > 0):
 		return fmt.Errorf("values: only a category has values, and it needs their numbers, as in {female: 0, male: 1}: %w",

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -115,7 +114,7 @@ func newGuess(name string) *guess {
 		g.fits = append(g.fits, fit{Rule: Rule{Type: "date", Format: format, Unit: "seconds"}})
 	}
 	for i := range g.fits {
-		g.fits[i].layout, _ = layoutOf(g.fits[i].Format, false)
+		g.fits[i].layout, _ = layoutOf(g.fits[i].Format)
 	}
 	return g
 }
@@ -171,37 +170,15 @@ func (g *guess) node() (*yaml.Node, error) {
 	}
 	if g.missing > 0 && r.Type != "text" {
 		value := &yaml.Node{Kind: yaml.ScalarNode, Value: missingIsError}
-		value.LineComment = fmt.Sprintf("%d of %d cells; %s would fill them", g.missing, g.cells, g.filler(r))
+		value.LineComment = fmt.Sprintf("%d of %d cells", g.missing, g.cells)
+		if r.Type == "float" || r.Type == "int" {
+			mean := g.fits[0].sum / float64(present)
+			if r.Type == "int" {
+				mean = math.Round(mean)
+			}
+			value.LineComment += fmt.Sprintf("; %.4g, the mean, would fill them", mean)
+		}
 		node.Content = append(node.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "missing"}, value)
 	}
 	return node, nil
-}
-
-// filler returns a usual value for missing cells and what it is, such as the mean.
-func (g *guess) filler(r Rule) string {
-	mean := 0.0
-	if len(g.fits) > 0 {
-		mean = g.fits[0].sum / float64(g.cells-g.missing)
-	}
-	switch {
-	case r.Type == "float":
-		return fmt.Sprintf("%.4g, the mean,", mean)
-	case r.Type == "int":
-		return fmt.Sprintf("%.0f, the mean,", math.Round(mean))
-	case r.Type == "date":
-		if r.Unit == "days" {
-			mean = math.Floor(mean) * day
-		}
-		layout, _ := layoutOf(r.Format, true)
-		return time.Unix(int64(mean), 0).UTC().Format(layout) + ", the mean,"
-	case g.counts == nil:
-		return "a value"
-	}
-	most := ""
-	for _, value := range slices.Sorted(maps.Keys(g.counts)) {
-		if most == "" || g.counts[value] > g.counts[most] {
-			most = value
-		}
-	}
-	return strconv.Quote(most) + ", the most frequent value,"
 }

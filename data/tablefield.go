@@ -72,7 +72,7 @@ func (f *tableField) add(c cell) error {
 	f.shape = c.shape
 	switch isNumber := f.kind == nil || f.kind.Kind < dtype.BoolKind; {
 	case c.values != nil && f.joined && isNumber:
-		return f.addTypedNumber(c.values, c.at)
+		return f.addNumber(string(appendText(nil, c.values, c.at)))
 	case c.values != nil && isNumber:
 		return f.addTyped(c)
 	case c.kind != listCell:
@@ -118,33 +118,6 @@ func (f *tableField) addTyped(c cell) error {
 	at := f.typed.len()
 	f.typed = f.typed.extend(n)
 	return cmp.Or(err, c.values.copyTo(f.typed, at, c.at, c.at+n))
-}
-
-// addTypedNumber adds element i of v to a row of values, as addNumber adds the text of a number. A number is rounded
-// to float32 once.
-func (f *tableField) addTypedNumber(v vector, i int) error {
-	kind := v.kind()
-	if n, ok := kind.Int(v.element(i)); ok && f.whole && !f.real {
-		f.ints = append(f.ints, n)
-		return nil
-	}
-	f.floats()
-	number := kind.Float(v.element(i))
-	narrow := float32(number)
-	// the conversion to float64 may have rounded it
-	if n, ok := kind.Int(v.element(i)); ok && kind.Kind != dtype.FloatKind {
-		narrow = float32(n)
-	}
-	if narrow-narrow != 0 {
-		_, err := parseNumber(string(appendText(nil, v, i)))
-		return err
-	}
-	exact := float64(narrow)
-	if f.exact && number == math.Trunc(number) && math.Abs(number) < 1<<53 {
-		exact = number
-	}
-	f.addFloat(narrow, exact)
-	return nil
 }
 
 // dimensions describes the shape of an array, such as 2x3.

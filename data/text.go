@@ -108,7 +108,7 @@ func (textDecoder) column() column { return column{width: 1, kind: dtype.For[str
 
 func (textDecoder) describe() string { return textKind.many }
 
-func (textDecoder) decode(_ *hand, dst vector, at int, file *os.File, size int64) error {
+func (textDecoder) decode(_ *scratch, dst vector, at int, file *os.File, size int64) error {
 	if size > maxRow {
 		return fmt.Errorf("%w: a text of %d bytes, more than the limit of %d: divide or remove it", ErrTooLarge, size, maxRow)
 	}

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math"
+	"maps"
 	"slices"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/tfproto"
 	"steadyfit/internal/wire"
 )
 
@@ -88,161 +89,51 @@ func recordError(found, expected, fix string) error {
 	return &RowError{Unit: "record", Found: found, Expected: expected, Fix: fix, Err: ErrFormat}
 }
 
-// Numbers of fields in tensorflow/core/example/example.proto and feature.proto.
-const (
-	exampleFeatures = 1
-	sequenceLists   = 2
-	featuresFeature = 1
-	entryKey        = 1
-	entryValue      = 2
-	featureBytes    = 1
-	featureFloats   = 2
-	featureInts     = 3
-	listValue       = 1
-)
-
 const (
 	notAnExample  = "a tf.train.Example"
 	writeExamples = "write tf.train.Example messages, as with tf.io.TFRecordWriter"
 )
 
-func exampleFields(message []byte, err *error) iter.Seq[wire.Field] {
-	return wire.Fields(message, err, func(_ int, cause error) error {
-		return recordError(fmt.Sprintf("a damaged message (%v)", cause), notAnExample, writeExamples)
-	})
-}
-
-func (tfRecord) values(raw []byte, err *error) iter.Seq2[[]byte, value] {
-	return func(yield func([]byte, value) bool) {
-		for f := range exampleFields(raw, err) {
-			if f.Num == sequenceLists && f.Typ == protowire.BytesType {
-				*err = recordError("a tf.train.SequenceExample", notAnExample,
-					"write each sequence as a feature of one length")
+func (tfRecord) values(raw []byte, err *error) iter.Seq2[string, value] {
+	return func(yield func(string, value) bool) {
+		var example tfproto.Example
+		if damaged := proto.Unmarshal(raw, &example); damaged != nil {
+			*err = recordError(fmt.Sprintf("a damaged message (%v)", damaged), notAnExample, writeExamples)
+			return
+		}
+		if len(example.ProtoReflect().GetUnknown()) > 0 {
+			*err = recordError("another message, such as a tf.train.SequenceExample", notAnExample,
+				"write each sequence as a feature of one length")
+			return
+		}
+		features := example.GetFeatures().GetFeature()
+		for _, name := range slices.Sorted(maps.Keys(features)) {
+			if !yield(name, featureValue(features[name])) {
 				return
 			}
-			if f.Num != exampleFeatures {
-				continue
-			}
-			for f := range exampleFields(f.Value, err) {
-				if f.Num != featuresFeature {
-					continue
-				}
-				var name []byte
-				var v value
-				for f := range exampleFields(f.Value, err) {
-					switch f.Num {
-					case entryKey:
-						name = f.Value
-					case entryValue:
-						v = feature(f.Value, err)
-					}
-				}
-				if *err != nil || !yield(name, v) {
-					return
-				}
-			}
 		}
 	}
 }
 
-// feature returns the value of a Feature: its only list, whose elements are counted.
-func feature(raw []byte, err *error) (v value) {
-	for f := range exampleFields(raw, err) {
-		var kind *dtype.Type
-		switch f.Num {
-		case featureBytes:
-			kind = dtype.For[string]()
-		case featureFloats:
-			kind = dtype.For[float32]()
-		case featureInts:
-			kind = dtype.For[int64]()
-		default:
-			continue
+func featureValue(f *tfproto.Feature) value {
+	var v vector
+	switch list := f.GetKind().(type) {
+	case *tfproto.Feature_FloatList:
+		v = vec[float32](list.FloatList.GetValue())
+	case *tfproto.Feature_Int64List:
+		v = vec[int64](list.Int64List.GetValue())
+	case *tfproto.Feature_BytesList:
+		all := list.BytesList.GetValue()
+		if len(all) == 1 {
+			return value{kind: dtype.For[string](), count: 1, raw: all[0]}
 		}
-		if v.kind != nil {
-			*err = recordError("two lists in a feature", notAnExample, writeExamples)
-			return v
+		texts := make(vec[string], len(all))
+		for i, text := range all {
+			texts[i] = string(text)
 		}
-		v = value{kind: kind, raw: f.Value}
+		v = texts
+	default:
+		return value{}
 	}
-	if v.kind == nil || *err != nil {
-		return v
-	}
-	for f := range exampleFields(v.raw, err) {
-		if f.Num != listValue {
-			continue
-		}
-		n, ok := 1, f.Typ == protowire.BytesType
-		switch v.kind.Kind {
-		case dtype.FloatKind:
-			ok = ok || f.Typ == protowire.Fixed32Type
-			if f.Typ == protowire.BytesType {
-				n, ok = len(f.Value)/4, len(f.Value)%4 == 0
-			}
-		case dtype.IntKind:
-			ok = ok || f.Typ == protowire.VarintType
-			if f.Typ == protowire.BytesType {
-				n, ok = countVarints(f.Value)
-			}
-		}
-		if !ok {
-			*err = recordError("a damaged list of values", notAnExample, writeExamples)
-			return v
-		}
-		v.count += n
-	}
-	return v
-}
-
-func countVarints(raw []byte) (n int, ok bool) {
-	for ; len(raw) > 0; n++ {
-		_, size := protowire.ConsumeVarint(raw)
-		if size < 0 {
-			return n, false
-		}
-		raw = raw[size:]
-	}
-	return n, true
-}
-
-// decodeFeature writes the elements of a value to dst, starting at index at.
-func decodeFeature(v value, dst vector, at int) (err error) {
-	for f := range exampleFields(v.raw, &err) {
-		if f.Num != listValue {
-			continue
-		}
-		values := f.Value
-		if f.Typ != protowire.BytesType {
-			values = f.Raw[len(f.Raw)-f.Size:]
-		}
-		switch to := dst.(type) {
-		case vec[float32]:
-			for ; len(values) > 0; values = values[4:] {
-				to[at] = math.Float32frombits(binary.LittleEndian.Uint32(values))
-				at++
-			}
-		case vec[int64]:
-			for len(values) > 0 {
-				n, size := protowire.ConsumeVarint(values)
-				to[at] = int64(n)
-				values = values[size:]
-				at++
-			}
-		case vec[string]:
-			to[at] = string(values)
-			at++
-		}
-	}
-	return err
-}
-
-// featureText returns the bytes of a text value with one element.
-func featureText(v value) []byte {
-	var err error // stays nil, since function feature has parsed the value
-	for f := range exampleFields(v.raw, &err) {
-		if f.Num == listValue {
-			return f.Value
-		}
-	}
-	return nil
+	return value{kind: v.kind(), count: v.len(), decoded: v}
 }

@@ -165,12 +165,6 @@ func kindOf(name string) (*dtype.Type, error) {
 
 func appendText(b []byte, v vector, i int) []byte { return v.kind().AppendText(b, v.element(i)) }
 
-// beginsAt reports whether the slice values begins at the element of v with index at.
-func beginsAt(values any, v vector, at int) bool {
-	kind, first, n := dtype.Data(values)
-	return kind == v.kind() && n > 0 && at < v.len() && first == v.element(at)
-}
-
 func bytesOf(v vector, from, to int) []byte {
 	if from == to {
 		return nil

@@ -29,8 +29,8 @@ func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory
 	if k == 0 || k == m.n {
 		return nil, nil, fmt.Errorf("%s: cannot split %d samples at %v: one part would be empty", m.name, m.n, fraction)
 	}
-	var room [2][]uint32
-	order := newOrder(m.n, m.rows, &room[0], seed, splitStream)
+	var reused [2][]uint32
+	order := newOrder(m.n, m.rows, &reused[0], seed, splitStream)
 	// Only the rows of the smaller part are computed.
 	from, to := 0, k
 	if k > m.n/2 {
@@ -38,7 +38,7 @@ func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory
 	}
 	found := newSubset(m.sourceRows())
 	for at := from; at < to; at += maxStored {
-		for _, row := range order.between(&room[1], at, min(at+maxStored, to)) {
+		for _, row := range order.between(&reused[1], at, min(at+maxStored, to)) {
 			found.add(row)
 		}
 	}
@@ -161,7 +161,7 @@ func (m *InMemory) OneHot(field string, classes int) (*InMemory, error) {
 		shape = shape[:n-1]
 	}
 	c.values, c.kind = numbers, numbers.kind()
-	v, err = mapField(v, field, oneHot, append(slices.Clone(shape), classes), true, true,
+	v, err = mapField(v, field, oneHot, append(slices.Clone(shape), classes), true,
 		func(_ Sample, dst []float32, src []int64) error {
 			clear(dst)
 			for i, class := range src {
@@ -190,7 +190,7 @@ func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64
 	if _, ok := m.column(sampleWeight); ok {
 		return nil, fmt.Errorf("%s: class weights add the field %s, which already exists: %w", m.name, sampleWeight, ErrField)
 	}
-	if made, ok := c.made.(*stage[float32, int64]); ok && made.name == oneHot {
+	if made, ok := c.made.(*mapped[float32, int64]); ok && made.name == oneHot {
 		c = made.of
 	}
 	stored, err := c.stored()

@@ -84,8 +84,8 @@ func tarName(file *tar.Header) (key, ext string, ok bool) {
 		found && name != "" && ext != "" && file.Typeflag == tar.TypeReg && !strings.HasPrefix(base, "__")
 }
 
-func (tarFormat) values(raw []byte, err *error) iter.Seq2[[]byte, value] {
-	return func(yield func([]byte, value) bool) {
+func (tarFormat) values(raw []byte, err *error) iter.Seq2[string, value] {
+	return func(yield func(string, value) bool) {
 		at := bytes.NewReader(raw)
 		for files := tar.NewReader(at); ; {
 			file, e := files.Next()
@@ -110,7 +110,7 @@ func (tarFormat) values(raw []byte, err *error) iter.Seq2[[]byte, value] {
 				if more := jsonValues(content, err, yield); !more {
 					return
 				}
-			} else if !yield([]byte(ext), tarValue(ext, content)) {
+			} else if !yield(ext, tarValue(ext, content)) {
 				return
 			}
 		}
@@ -139,14 +139,14 @@ func tarValue(ext string, content []byte) value {
 		}
 		return value{kind: values.kind(), dims: a.Shape, count: values.len(), decoded: values}
 	}
-	return value{kind: dtype.For[string](), count: 1, raw: content, plain: true}
+	return value{kind: dtype.For[string](), count: 1, raw: content}
 }
 
 // maxTarJSON is the maximum size of a JSON file in an archive, whose values take several times as much memory.
 const maxTarJSON = 16 << 20
 
 // jsonValues yields the values of an object, and reports whether yield wants more.
-func jsonValues(content []byte, err *error, yield func([]byte, value) bool) (more bool) {
+func jsonValues(content []byte, err *error, yield func(string, value) bool) (more bool) {
 	if len(content) > maxTarJSON {
 		*err = fmt.Errorf("file .json: found %d bytes, expected at most %d; write arrays to .npy files: %w",
 			len(content), maxTarJSON, ErrUnsupported)
@@ -171,7 +171,7 @@ func jsonValues(content []byte, err *error, yield func([]byte, value) bool) (mor
 		if row, ok := v.err.(*RowError); ok {
 			row.Column = strconv.Quote(name)
 		}
-		more = more && yield([]byte(name), v)
+		more = more && yield(name, v)
 		return nil
 	})
 	if more && e != nil {

@@ -135,7 +135,7 @@ func claimSize(raw []byte, size int64) []byte {
 
 func TestJSONInArchiveIsLimited(t *testing.T) {
 	var err error
-	require.False(t, jsonValues(make([]byte, maxTarJSON+1), &err, func([]byte, value) bool { return true }))
+	require.False(t, jsonValues(make([]byte, maxTarJSON+1), &err, func(string, value) bool { return true }))
 	require.ErrorIs(t, err, ErrUnsupported)
 	require.ErrorContains(t, err, "expected at most 16777216")
 }

@@ -3251,6 +3251,324 @@ func (*TensorSliceProto) Descriptor() ([]byte, []int) {
 	return file_tensorflow_proto_rawDescGZIP(), []int{38}
 }
 
+type BytesList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Value         [][]byte               `protobuf:"bytes,1,rep,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BytesList) Reset() {
+	*x = BytesList{}
+	mi := &file_tensorflow_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BytesList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BytesList) ProtoMessage() {}
+
+func (x *BytesList) ProtoReflect() protoreflect.Message {
+	mi := &file_tensorflow_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BytesList.ProtoReflect.Descriptor instead.
+func (*BytesList) Descriptor() ([]byte, []int) {
+	return file_tensorflow_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *BytesList) GetValue() [][]byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+type FloatList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Value         []float32              `protobuf:"fixed32,1,rep,packed,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FloatList) Reset() {
+	*x = FloatList{}
+	mi := &file_tensorflow_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FloatList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FloatList) ProtoMessage() {}
+
+func (x *FloatList) ProtoReflect() protoreflect.Message {
+	mi := &file_tensorflow_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FloatList.ProtoReflect.Descriptor instead.
+func (*FloatList) Descriptor() ([]byte, []int) {
+	return file_tensorflow_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *FloatList) GetValue() []float32 {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+type Int64List struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Value         []int64                `protobuf:"varint,1,rep,packed,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Int64List) Reset() {
+	*x = Int64List{}
+	mi := &file_tensorflow_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Int64List) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Int64List) ProtoMessage() {}
+
+func (x *Int64List) ProtoReflect() protoreflect.Message {
+	mi := &file_tensorflow_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Int64List.ProtoReflect.Descriptor instead.
+func (*Int64List) Descriptor() ([]byte, []int) {
+	return file_tensorflow_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Int64List) GetValue() []int64 {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+type Feature struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*Feature_BytesList
+	//	*Feature_FloatList
+	//	*Feature_Int64List
+	Kind          isFeature_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Feature) Reset() {
+	*x = Feature{}
+	mi := &file_tensorflow_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Feature) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Feature) ProtoMessage() {}
+
+func (x *Feature) ProtoReflect() protoreflect.Message {
+	mi := &file_tensorflow_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Feature.ProtoReflect.Descriptor instead.
+func (*Feature) Descriptor() ([]byte, []int) {
+	return file_tensorflow_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *Feature) GetKind() isFeature_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *Feature) GetBytesList() *BytesList {
+	if x != nil {
+		if x, ok := x.Kind.(*Feature_BytesList); ok {
+			return x.BytesList
+		}
+	}
+	return nil
+}
+
+func (x *Feature) GetFloatList() *FloatList {
+	if x != nil {
+		if x, ok := x.Kind.(*Feature_FloatList); ok {
+			return x.FloatList
+		}
+	}
+	return nil
+}
+
+func (x *Feature) GetInt64List() *Int64List {
+	if x != nil {
+		if x, ok := x.Kind.(*Feature_Int64List); ok {
+			return x.Int64List
+		}
+	}
+	return nil
+}
+
+type isFeature_Kind interface {
+	isFeature_Kind()
+}
+
+type Feature_BytesList struct {
+	BytesList *BytesList `protobuf:"bytes,1,opt,name=bytes_list,json=bytesList,proto3,oneof"`
+}
+
+type Feature_FloatList struct {
+	FloatList *FloatList `protobuf:"bytes,2,opt,name=float_list,json=floatList,proto3,oneof"`
+}
+
+type Feature_Int64List struct {
+	Int64List *Int64List `protobuf:"bytes,3,opt,name=int64_list,json=int64List,proto3,oneof"`
+}
+
+func (*Feature_BytesList) isFeature_Kind() {}
+
+func (*Feature_FloatList) isFeature_Kind() {}
+
+func (*Feature_Int64List) isFeature_Kind() {}
+
+type Features struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Feature       map[string]*Feature    `protobuf:"bytes,1,rep,name=feature,proto3" json:"feature,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Features) Reset() {
+	*x = Features{}
+	mi := &file_tensorflow_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Features) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Features) ProtoMessage() {}
+
+func (x *Features) ProtoReflect() protoreflect.Message {
+	mi := &file_tensorflow_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Features.ProtoReflect.Descriptor instead.
+func (*Features) Descriptor() ([]byte, []int) {
+	return file_tensorflow_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *Features) GetFeature() map[string]*Feature {
+	if x != nil {
+		return x.Feature
+	}
+	return nil
+}
+
+type Example struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Features      *Features              `protobuf:"bytes,1,opt,name=features,proto3" json:"features,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Example) Reset() {
+	*x = Example{}
+	mi := &file_tensorflow_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Example) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Example) ProtoMessage() {}
+
+func (x *Example) ProtoReflect() protoreflect.Message {
+	mi := &file_tensorflow_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Example.ProtoReflect.Descriptor instead.
+func (*Example) Descriptor() ([]byte, []int) {
+	return file_tensorflow_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *Example) GetFeatures() *Features {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
 type MetaGraphDef_MetaInfoDef struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Tags              []string               `protobuf:"bytes,4,rep,name=tags,proto3" json:"tags,omitempty"`
@@ -3261,7 +3579,7 @@ type MetaGraphDef_MetaInfoDef struct {
 
 func (x *MetaGraphDef_MetaInfoDef) Reset() {
 	*x = MetaGraphDef_MetaInfoDef{}
-	mi := &file_tensorflow_proto_msgTypes[39]
+	mi := &file_tensorflow_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3273,7 +3591,7 @@ func (x *MetaGraphDef_MetaInfoDef) String() string {
 func (*MetaGraphDef_MetaInfoDef) ProtoMessage() {}
 
 func (x *MetaGraphDef_MetaInfoDef) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[39]
+	mi := &file_tensorflow_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3312,7 +3630,7 @@ type CollectionDef_NodeList struct {
 
 func (x *CollectionDef_NodeList) Reset() {
 	*x = CollectionDef_NodeList{}
-	mi := &file_tensorflow_proto_msgTypes[42]
+	mi := &file_tensorflow_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3324,7 +3642,7 @@ func (x *CollectionDef_NodeList) String() string {
 func (*CollectionDef_NodeList) ProtoMessage() {}
 
 func (x *CollectionDef_NodeList) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[42]
+	mi := &file_tensorflow_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3358,7 +3676,7 @@ type TensorInfo_CooSparse struct {
 
 func (x *TensorInfo_CooSparse) Reset() {
 	*x = TensorInfo_CooSparse{}
-	mi := &file_tensorflow_proto_msgTypes[43]
+	mi := &file_tensorflow_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3370,7 +3688,7 @@ func (x *TensorInfo_CooSparse) String() string {
 func (*TensorInfo_CooSparse) ProtoMessage() {}
 
 func (x *TensorInfo_CooSparse) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[43]
+	mi := &file_tensorflow_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3417,7 +3735,7 @@ type NodeDef_ExperimentalDebugInfo struct {
 
 func (x *NodeDef_ExperimentalDebugInfo) Reset() {
 	*x = NodeDef_ExperimentalDebugInfo{}
-	mi := &file_tensorflow_proto_msgTypes[46]
+	mi := &file_tensorflow_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3429,7 +3747,7 @@ func (x *NodeDef_ExperimentalDebugInfo) String() string {
 func (*NodeDef_ExperimentalDebugInfo) ProtoMessage() {}
 
 func (x *NodeDef_ExperimentalDebugInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[46]
+	mi := &file_tensorflow_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3468,7 +3786,7 @@ type FunctionDef_ArgAttrs struct {
 
 func (x *FunctionDef_ArgAttrs) Reset() {
 	*x = FunctionDef_ArgAttrs{}
-	mi := &file_tensorflow_proto_msgTypes[48]
+	mi := &file_tensorflow_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3480,7 +3798,7 @@ func (x *FunctionDef_ArgAttrs) String() string {
 func (*FunctionDef_ArgAttrs) ProtoMessage() {}
 
 func (x *FunctionDef_ArgAttrs) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[48]
+	mi := &file_tensorflow_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3517,7 +3835,7 @@ type OpDef_ArgDef struct {
 
 func (x *OpDef_ArgDef) Reset() {
 	*x = OpDef_ArgDef{}
-	mi := &file_tensorflow_proto_msgTypes[55]
+	mi := &file_tensorflow_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3529,7 +3847,7 @@ func (x *OpDef_ArgDef) String() string {
 func (*OpDef_ArgDef) ProtoMessage() {}
 
 func (x *OpDef_ArgDef) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[55]
+	mi := &file_tensorflow_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3603,7 +3921,7 @@ type AttrValue_ListValue struct {
 
 func (x *AttrValue_ListValue) Reset() {
 	*x = AttrValue_ListValue{}
-	mi := &file_tensorflow_proto_msgTypes[56]
+	mi := &file_tensorflow_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3615,7 +3933,7 @@ func (x *AttrValue_ListValue) String() string {
 func (*AttrValue_ListValue) ProtoMessage() {}
 
 func (x *AttrValue_ListValue) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[56]
+	mi := &file_tensorflow_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3697,7 +4015,7 @@ type TensorShapeProto_Dim struct {
 
 func (x *TensorShapeProto_Dim) Reset() {
 	*x = TensorShapeProto_Dim{}
-	mi := &file_tensorflow_proto_msgTypes[58]
+	mi := &file_tensorflow_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3709,7 +4027,7 @@ func (x *TensorShapeProto_Dim) String() string {
 func (*TensorShapeProto_Dim) ProtoMessage() {}
 
 func (x *TensorShapeProto_Dim) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[58]
+	mi := &file_tensorflow_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3748,7 +4066,7 @@ type ConfigProto_Experimental struct {
 
 func (x *ConfigProto_Experimental) Reset() {
 	*x = ConfigProto_Experimental{}
-	mi := &file_tensorflow_proto_msgTypes[59]
+	mi := &file_tensorflow_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3760,7 +4078,7 @@ func (x *ConfigProto_Experimental) String() string {
 func (*ConfigProto_Experimental) ProtoMessage() {}
 
 func (x *ConfigProto_Experimental) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[59]
+	mi := &file_tensorflow_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +4112,7 @@ type GPUOptions_Experimental struct {
 
 func (x *GPUOptions_Experimental) Reset() {
 	*x = GPUOptions_Experimental{}
-	mi := &file_tensorflow_proto_msgTypes[61]
+	mi := &file_tensorflow_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3806,7 +4124,7 @@ func (x *GPUOptions_Experimental) String() string {
 func (*GPUOptions_Experimental) ProtoMessage() {}
 
 func (x *GPUOptions_Experimental) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[61]
+	mi := &file_tensorflow_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3852,7 +4170,7 @@ type GPUOptions_Experimental_VirtualDevices struct {
 
 func (x *GPUOptions_Experimental_VirtualDevices) Reset() {
 	*x = GPUOptions_Experimental_VirtualDevices{}
-	mi := &file_tensorflow_proto_msgTypes[62]
+	mi := &file_tensorflow_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3864,7 +4182,7 @@ func (x *GPUOptions_Experimental_VirtualDevices) String() string {
 func (*GPUOptions_Experimental_VirtualDevices) ProtoMessage() {}
 
 func (x *GPUOptions_Experimental_VirtualDevices) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[62]
+	mi := &file_tensorflow_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3898,7 +4216,7 @@ type Summary_Value struct {
 
 func (x *Summary_Value) Reset() {
 	*x = Summary_Value{}
-	mi := &file_tensorflow_proto_msgTypes[63]
+	mi := &file_tensorflow_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3910,7 +4228,7 @@ func (x *Summary_Value) String() string {
 func (*Summary_Value) ProtoMessage() {}
 
 func (x *Summary_Value) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[63]
+	mi := &file_tensorflow_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3957,7 +4275,7 @@ type SummaryMetadata_PluginData struct {
 
 func (x *SummaryMetadata_PluginData) Reset() {
 	*x = SummaryMetadata_PluginData{}
-	mi := &file_tensorflow_proto_msgTypes[64]
+	mi := &file_tensorflow_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3969,7 +4287,7 @@ func (x *SummaryMetadata_PluginData) String() string {
 func (*SummaryMetadata_PluginData) ProtoMessage() {}
 
 func (x *SummaryMetadata_PluginData) ProtoReflect() protoreflect.Message {
-	mi := &file_tensorflow_proto_msgTypes[64]
+	mi := &file_tensorflow_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4346,7 +4664,28 @@ const file_tensorflow_proto_rawDesc = "" +
 	"\x04size\x18\x05 \x01(\x03R\x04size\x12\x16\n" +
 	"\x06crc32c\x18\x06 \x01(\aR\x06crc32c\x12;\n" +
 	"\x06slices\x18\a \x03(\v2#.steadyfit.tfproto.TensorSliceProtoR\x06slices\"\x12\n" +
-	"\x10TensorSliceProto*\xf4\x02\n" +
+	"\x10TensorSliceProto\"!\n" +
+	"\tBytesList\x12\x14\n" +
+	"\x05value\x18\x01 \x03(\fR\x05value\"!\n" +
+	"\tFloatList\x12\x14\n" +
+	"\x05value\x18\x01 \x03(\x02R\x05value\"!\n" +
+	"\tInt64List\x12\x14\n" +
+	"\x05value\x18\x01 \x03(\x03R\x05value\"\xce\x01\n" +
+	"\aFeature\x12=\n" +
+	"\n" +
+	"bytes_list\x18\x01 \x01(\v2\x1c.steadyfit.tfproto.BytesListH\x00R\tbytesList\x12=\n" +
+	"\n" +
+	"float_list\x18\x02 \x01(\v2\x1c.steadyfit.tfproto.FloatListH\x00R\tfloatList\x12=\n" +
+	"\n" +
+	"int64_list\x18\x03 \x01(\v2\x1c.steadyfit.tfproto.Int64ListH\x00R\tint64ListB\x06\n" +
+	"\x04kind\"\xa6\x01\n" +
+	"\bFeatures\x12B\n" +
+	"\afeature\x18\x01 \x03(\v2(.steadyfit.tfproto.Features.FeatureEntryR\afeature\x1aV\n" +
+	"\fFeatureEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
+	"\x05value\x18\x02 \x01(\v2\x1a.steadyfit.tfproto.FeatureR\x05value:\x028\x01\"B\n" +
+	"\aExample\x127\n" +
+	"\bfeatures\x18\x01 \x01(\v2\x1b.steadyfit.tfproto.FeaturesR\bfeatures*\xf4\x02\n" +
 	"\bDataType\x12\x0e\n" +
 	"\n" +
 	"DT_INVALID\x10\x00\x12\f\n" +
@@ -4394,7 +4733,7 @@ func file_tensorflow_proto_rawDescGZIP() []byte {
 }
 
 var file_tensorflow_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_tensorflow_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_tensorflow_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_tensorflow_proto_goTypes = []any{
 	(DataType)(0),                         // 0: steadyfit.tfproto.DataType
 	(DataClass)(0),                        // 1: steadyfit.tfproto.DataClass
@@ -4442,79 +4781,86 @@ var file_tensorflow_proto_goTypes = []any{
 	(*BundleHeaderProto)(nil),             // 43: steadyfit.tfproto.BundleHeaderProto
 	(*BundleEntryProto)(nil),              // 44: steadyfit.tfproto.BundleEntryProto
 	(*TensorSliceProto)(nil),              // 45: steadyfit.tfproto.TensorSliceProto
-	(*MetaGraphDef_MetaInfoDef)(nil),      // 46: steadyfit.tfproto.MetaGraphDef.MetaInfoDef
-	nil,                                   // 47: steadyfit.tfproto.MetaGraphDef.CollectionDefEntry
-	nil,                                   // 48: steadyfit.tfproto.MetaGraphDef.SignatureDefEntry
-	(*CollectionDef_NodeList)(nil),        // 49: steadyfit.tfproto.CollectionDef.NodeList
-	(*TensorInfo_CooSparse)(nil),          // 50: steadyfit.tfproto.TensorInfo.CooSparse
-	nil,                                   // 51: steadyfit.tfproto.SignatureDef.InputsEntry
-	nil,                                   // 52: steadyfit.tfproto.SignatureDef.OutputsEntry
-	(*NodeDef_ExperimentalDebugInfo)(nil), // 53: steadyfit.tfproto.NodeDef.ExperimentalDebugInfo
-	nil,                                   // 54: steadyfit.tfproto.NodeDef.AttrEntry
-	(*FunctionDef_ArgAttrs)(nil),          // 55: steadyfit.tfproto.FunctionDef.ArgAttrs
-	nil,                                   // 56: steadyfit.tfproto.FunctionDef.AttrEntry
-	nil,                                   // 57: steadyfit.tfproto.FunctionDef.ArgAttrEntry
-	nil,                                   // 58: steadyfit.tfproto.FunctionDef.ResourceArgUniqueIdEntry
-	nil,                                   // 59: steadyfit.tfproto.FunctionDef.RetEntry
-	nil,                                   // 60: steadyfit.tfproto.FunctionDef.ControlRetEntry
-	nil,                                   // 61: steadyfit.tfproto.FunctionDef.ArgAttrs.AttrEntry
-	(*OpDef_ArgDef)(nil),                  // 62: steadyfit.tfproto.OpDef.ArgDef
-	(*AttrValue_ListValue)(nil),           // 63: steadyfit.tfproto.AttrValue.ListValue
-	nil,                                   // 64: steadyfit.tfproto.NameAttrList.AttrEntry
-	(*TensorShapeProto_Dim)(nil),          // 65: steadyfit.tfproto.TensorShapeProto.Dim
-	(*ConfigProto_Experimental)(nil),      // 66: steadyfit.tfproto.ConfigProto.Experimental
-	nil,                                   // 67: steadyfit.tfproto.ConfigProto.DeviceCountEntry
-	(*GPUOptions_Experimental)(nil),       // 68: steadyfit.tfproto.GPUOptions.Experimental
-	(*GPUOptions_Experimental_VirtualDevices)(nil), // 69: steadyfit.tfproto.GPUOptions.Experimental.VirtualDevices
-	(*Summary_Value)(nil),                          // 70: steadyfit.tfproto.Summary.Value
-	(*SummaryMetadata_PluginData)(nil),             // 71: steadyfit.tfproto.SummaryMetadata.PluginData
+	(*BytesList)(nil),                     // 46: steadyfit.tfproto.BytesList
+	(*FloatList)(nil),                     // 47: steadyfit.tfproto.FloatList
+	(*Int64List)(nil),                     // 48: steadyfit.tfproto.Int64List
+	(*Feature)(nil),                       // 49: steadyfit.tfproto.Feature
+	(*Features)(nil),                      // 50: steadyfit.tfproto.Features
+	(*Example)(nil),                       // 51: steadyfit.tfproto.Example
+	(*MetaGraphDef_MetaInfoDef)(nil),      // 52: steadyfit.tfproto.MetaGraphDef.MetaInfoDef
+	nil,                                   // 53: steadyfit.tfproto.MetaGraphDef.CollectionDefEntry
+	nil,                                   // 54: steadyfit.tfproto.MetaGraphDef.SignatureDefEntry
+	(*CollectionDef_NodeList)(nil),        // 55: steadyfit.tfproto.CollectionDef.NodeList
+	(*TensorInfo_CooSparse)(nil),          // 56: steadyfit.tfproto.TensorInfo.CooSparse
+	nil,                                   // 57: steadyfit.tfproto.SignatureDef.InputsEntry
+	nil,                                   // 58: steadyfit.tfproto.SignatureDef.OutputsEntry
+	(*NodeDef_ExperimentalDebugInfo)(nil), // 59: steadyfit.tfproto.NodeDef.ExperimentalDebugInfo
+	nil,                                   // 60: steadyfit.tfproto.NodeDef.AttrEntry
+	(*FunctionDef_ArgAttrs)(nil),          // 61: steadyfit.tfproto.FunctionDef.ArgAttrs
+	nil,                                   // 62: steadyfit.tfproto.FunctionDef.AttrEntry
+	nil,                                   // 63: steadyfit.tfproto.FunctionDef.ArgAttrEntry
+	nil,                                   // 64: steadyfit.tfproto.FunctionDef.ResourceArgUniqueIdEntry
+	nil,                                   // 65: steadyfit.tfproto.FunctionDef.RetEntry
+	nil,                                   // 66: steadyfit.tfproto.FunctionDef.ControlRetEntry
+	nil,                                   // 67: steadyfit.tfproto.FunctionDef.ArgAttrs.AttrEntry
+	(*OpDef_ArgDef)(nil),                  // 68: steadyfit.tfproto.OpDef.ArgDef
+	(*AttrValue_ListValue)(nil),           // 69: steadyfit.tfproto.AttrValue.ListValue
+	nil,                                   // 70: steadyfit.tfproto.NameAttrList.AttrEntry
+	(*TensorShapeProto_Dim)(nil),          // 71: steadyfit.tfproto.TensorShapeProto.Dim
+	(*ConfigProto_Experimental)(nil),      // 72: steadyfit.tfproto.ConfigProto.Experimental
+	nil,                                   // 73: steadyfit.tfproto.ConfigProto.DeviceCountEntry
+	(*GPUOptions_Experimental)(nil),       // 74: steadyfit.tfproto.GPUOptions.Experimental
+	(*GPUOptions_Experimental_VirtualDevices)(nil), // 75: steadyfit.tfproto.GPUOptions.Experimental.VirtualDevices
+	(*Summary_Value)(nil),                          // 76: steadyfit.tfproto.Summary.Value
+	(*SummaryMetadata_PluginData)(nil),             // 77: steadyfit.tfproto.SummaryMetadata.PluginData
+	nil,                                            // 78: steadyfit.tfproto.Features.FeatureEntry
 }
 var file_tensorflow_proto_depIdxs = []int32{
 	8,   // 0: steadyfit.tfproto.SavedModel.meta_graphs:type_name -> steadyfit.tfproto.MetaGraphDef
-	46,  // 1: steadyfit.tfproto.MetaGraphDef.meta_info_def:type_name -> steadyfit.tfproto.MetaGraphDef.MetaInfoDef
+	52,  // 1: steadyfit.tfproto.MetaGraphDef.meta_info_def:type_name -> steadyfit.tfproto.MetaGraphDef.MetaInfoDef
 	14,  // 2: steadyfit.tfproto.MetaGraphDef.graph_def:type_name -> steadyfit.tfproto.GraphDef
 	13,  // 3: steadyfit.tfproto.MetaGraphDef.saver_def:type_name -> steadyfit.tfproto.SaverDef
-	47,  // 4: steadyfit.tfproto.MetaGraphDef.collection_def:type_name -> steadyfit.tfproto.MetaGraphDef.CollectionDefEntry
-	48,  // 5: steadyfit.tfproto.MetaGraphDef.signature_def:type_name -> steadyfit.tfproto.MetaGraphDef.SignatureDefEntry
+	53,  // 4: steadyfit.tfproto.MetaGraphDef.collection_def:type_name -> steadyfit.tfproto.MetaGraphDef.CollectionDefEntry
+	54,  // 5: steadyfit.tfproto.MetaGraphDef.signature_def:type_name -> steadyfit.tfproto.MetaGraphDef.SignatureDefEntry
 	12,  // 6: steadyfit.tfproto.MetaGraphDef.asset_file_def:type_name -> steadyfit.tfproto.AssetFileDef
-	49,  // 7: steadyfit.tfproto.CollectionDef.node_list:type_name -> steadyfit.tfproto.CollectionDef.NodeList
-	50,  // 8: steadyfit.tfproto.TensorInfo.coo_sparse:type_name -> steadyfit.tfproto.TensorInfo.CooSparse
+	55,  // 7: steadyfit.tfproto.CollectionDef.node_list:type_name -> steadyfit.tfproto.CollectionDef.NodeList
+	56,  // 8: steadyfit.tfproto.TensorInfo.coo_sparse:type_name -> steadyfit.tfproto.TensorInfo.CooSparse
 	0,   // 9: steadyfit.tfproto.TensorInfo.dtype:type_name -> steadyfit.tfproto.DataType
 	24,  // 10: steadyfit.tfproto.TensorInfo.tensor_shape:type_name -> steadyfit.tfproto.TensorShapeProto
-	51,  // 11: steadyfit.tfproto.SignatureDef.inputs:type_name -> steadyfit.tfproto.SignatureDef.InputsEntry
-	52,  // 12: steadyfit.tfproto.SignatureDef.outputs:type_name -> steadyfit.tfproto.SignatureDef.OutputsEntry
+	57,  // 11: steadyfit.tfproto.SignatureDef.inputs:type_name -> steadyfit.tfproto.SignatureDef.InputsEntry
+	58,  // 12: steadyfit.tfproto.SignatureDef.outputs:type_name -> steadyfit.tfproto.SignatureDef.OutputsEntry
 	10,  // 13: steadyfit.tfproto.AssetFileDef.tensor_info:type_name -> steadyfit.tfproto.TensorInfo
 	2,   // 14: steadyfit.tfproto.SaverDef.version:type_name -> steadyfit.tfproto.SaverDef.CheckpointFormatVersion
 	15,  // 15: steadyfit.tfproto.GraphDef.node:type_name -> steadyfit.tfproto.NodeDef
 	16,  // 16: steadyfit.tfproto.GraphDef.versions:type_name -> steadyfit.tfproto.VersionDef
 	17,  // 17: steadyfit.tfproto.GraphDef.library:type_name -> steadyfit.tfproto.FunctionDefLibrary
-	54,  // 18: steadyfit.tfproto.NodeDef.attr:type_name -> steadyfit.tfproto.NodeDef.AttrEntry
-	53,  // 19: steadyfit.tfproto.NodeDef.experimental_debug_info:type_name -> steadyfit.tfproto.NodeDef.ExperimentalDebugInfo
+	60,  // 18: steadyfit.tfproto.NodeDef.attr:type_name -> steadyfit.tfproto.NodeDef.AttrEntry
+	59,  // 19: steadyfit.tfproto.NodeDef.experimental_debug_info:type_name -> steadyfit.tfproto.NodeDef.ExperimentalDebugInfo
 	18,  // 20: steadyfit.tfproto.FunctionDefLibrary.function:type_name -> steadyfit.tfproto.FunctionDef
 	19,  // 21: steadyfit.tfproto.FunctionDefLibrary.gradient:type_name -> steadyfit.tfproto.GradientDef
 	20,  // 22: steadyfit.tfproto.FunctionDef.signature:type_name -> steadyfit.tfproto.OpDef
-	56,  // 23: steadyfit.tfproto.FunctionDef.attr:type_name -> steadyfit.tfproto.FunctionDef.AttrEntry
-	57,  // 24: steadyfit.tfproto.FunctionDef.arg_attr:type_name -> steadyfit.tfproto.FunctionDef.ArgAttrEntry
-	58,  // 25: steadyfit.tfproto.FunctionDef.resource_arg_unique_id:type_name -> steadyfit.tfproto.FunctionDef.ResourceArgUniqueIdEntry
+	62,  // 23: steadyfit.tfproto.FunctionDef.attr:type_name -> steadyfit.tfproto.FunctionDef.AttrEntry
+	63,  // 24: steadyfit.tfproto.FunctionDef.arg_attr:type_name -> steadyfit.tfproto.FunctionDef.ArgAttrEntry
+	64,  // 25: steadyfit.tfproto.FunctionDef.resource_arg_unique_id:type_name -> steadyfit.tfproto.FunctionDef.ResourceArgUniqueIdEntry
 	15,  // 26: steadyfit.tfproto.FunctionDef.node_def:type_name -> steadyfit.tfproto.NodeDef
-	59,  // 27: steadyfit.tfproto.FunctionDef.ret:type_name -> steadyfit.tfproto.FunctionDef.RetEntry
-	60,  // 28: steadyfit.tfproto.FunctionDef.control_ret:type_name -> steadyfit.tfproto.FunctionDef.ControlRetEntry
-	62,  // 29: steadyfit.tfproto.OpDef.input_arg:type_name -> steadyfit.tfproto.OpDef.ArgDef
-	62,  // 30: steadyfit.tfproto.OpDef.output_arg:type_name -> steadyfit.tfproto.OpDef.ArgDef
+	65,  // 27: steadyfit.tfproto.FunctionDef.ret:type_name -> steadyfit.tfproto.FunctionDef.RetEntry
+	66,  // 28: steadyfit.tfproto.FunctionDef.control_ret:type_name -> steadyfit.tfproto.FunctionDef.ControlRetEntry
+	68,  // 29: steadyfit.tfproto.OpDef.input_arg:type_name -> steadyfit.tfproto.OpDef.ArgDef
+	68,  // 30: steadyfit.tfproto.OpDef.output_arg:type_name -> steadyfit.tfproto.OpDef.ArgDef
 	0,   // 31: steadyfit.tfproto.AttrValue.type:type_name -> steadyfit.tfproto.DataType
 	24,  // 32: steadyfit.tfproto.AttrValue.shape:type_name -> steadyfit.tfproto.TensorShapeProto
 	23,  // 33: steadyfit.tfproto.AttrValue.tensor:type_name -> steadyfit.tfproto.TensorProto
-	63,  // 34: steadyfit.tfproto.AttrValue.list:type_name -> steadyfit.tfproto.AttrValue.ListValue
+	69,  // 34: steadyfit.tfproto.AttrValue.list:type_name -> steadyfit.tfproto.AttrValue.ListValue
 	22,  // 35: steadyfit.tfproto.AttrValue.func:type_name -> steadyfit.tfproto.NameAttrList
-	64,  // 36: steadyfit.tfproto.NameAttrList.attr:type_name -> steadyfit.tfproto.NameAttrList.AttrEntry
+	70,  // 36: steadyfit.tfproto.NameAttrList.attr:type_name -> steadyfit.tfproto.NameAttrList.AttrEntry
 	0,   // 37: steadyfit.tfproto.TensorProto.dtype:type_name -> steadyfit.tfproto.DataType
 	24,  // 38: steadyfit.tfproto.TensorProto.tensor_shape:type_name -> steadyfit.tfproto.TensorShapeProto
-	65,  // 39: steadyfit.tfproto.TensorShapeProto.dim:type_name -> steadyfit.tfproto.TensorShapeProto.Dim
-	67,  // 40: steadyfit.tfproto.ConfigProto.device_count:type_name -> steadyfit.tfproto.ConfigProto.DeviceCountEntry
+	71,  // 39: steadyfit.tfproto.TensorShapeProto.dim:type_name -> steadyfit.tfproto.TensorShapeProto.Dim
+	73,  // 40: steadyfit.tfproto.ConfigProto.device_count:type_name -> steadyfit.tfproto.ConfigProto.DeviceCountEntry
 	26,  // 41: steadyfit.tfproto.ConfigProto.gpu_options:type_name -> steadyfit.tfproto.GPUOptions
 	27,  // 42: steadyfit.tfproto.ConfigProto.graph_options:type_name -> steadyfit.tfproto.GraphOptions
-	66,  // 43: steadyfit.tfproto.ConfigProto.experimental:type_name -> steadyfit.tfproto.ConfigProto.Experimental
-	68,  // 44: steadyfit.tfproto.GPUOptions.experimental:type_name -> steadyfit.tfproto.GPUOptions.Experimental
+	72,  // 43: steadyfit.tfproto.ConfigProto.experimental:type_name -> steadyfit.tfproto.ConfigProto.Experimental
+	74,  // 44: steadyfit.tfproto.GPUOptions.experimental:type_name -> steadyfit.tfproto.GPUOptions.Experimental
 	28,  // 45: steadyfit.tfproto.GraphOptions.optimizer_options:type_name -> steadyfit.tfproto.OptimizerOptions
 	29,  // 46: steadyfit.tfproto.GraphOptions.rewrite_options:type_name -> steadyfit.tfproto.RewriterConfig
 	3,   // 47: steadyfit.tfproto.OptimizerOptions.global_jit_level:type_name -> steadyfit.tfproto.OptimizerOptions.GlobalJitLevel
@@ -4548,35 +4894,41 @@ var file_tensorflow_proto_depIdxs = []int32{
 	41,  // 75: steadyfit.tfproto.Event.summary:type_name -> steadyfit.tfproto.Summary
 	40,  // 76: steadyfit.tfproto.Event.session_log:type_name -> steadyfit.tfproto.SessionLog
 	6,   // 77: steadyfit.tfproto.SessionLog.status:type_name -> steadyfit.tfproto.SessionLog.SessionStatus
-	70,  // 78: steadyfit.tfproto.Summary.value:type_name -> steadyfit.tfproto.Summary.Value
-	71,  // 79: steadyfit.tfproto.SummaryMetadata.plugin_data:type_name -> steadyfit.tfproto.SummaryMetadata.PluginData
+	76,  // 78: steadyfit.tfproto.Summary.value:type_name -> steadyfit.tfproto.Summary.Value
+	77,  // 79: steadyfit.tfproto.SummaryMetadata.plugin_data:type_name -> steadyfit.tfproto.SummaryMetadata.PluginData
 	1,   // 80: steadyfit.tfproto.SummaryMetadata.data_class:type_name -> steadyfit.tfproto.DataClass
 	0,   // 81: steadyfit.tfproto.BundleEntryProto.dtype:type_name -> steadyfit.tfproto.DataType
 	24,  // 82: steadyfit.tfproto.BundleEntryProto.shape:type_name -> steadyfit.tfproto.TensorShapeProto
 	45,  // 83: steadyfit.tfproto.BundleEntryProto.slices:type_name -> steadyfit.tfproto.TensorSliceProto
-	9,   // 84: steadyfit.tfproto.MetaGraphDef.CollectionDefEntry.value:type_name -> steadyfit.tfproto.CollectionDef
-	11,  // 85: steadyfit.tfproto.MetaGraphDef.SignatureDefEntry.value:type_name -> steadyfit.tfproto.SignatureDef
-	10,  // 86: steadyfit.tfproto.SignatureDef.InputsEntry.value:type_name -> steadyfit.tfproto.TensorInfo
-	10,  // 87: steadyfit.tfproto.SignatureDef.OutputsEntry.value:type_name -> steadyfit.tfproto.TensorInfo
-	21,  // 88: steadyfit.tfproto.NodeDef.AttrEntry.value:type_name -> steadyfit.tfproto.AttrValue
-	61,  // 89: steadyfit.tfproto.FunctionDef.ArgAttrs.attr:type_name -> steadyfit.tfproto.FunctionDef.ArgAttrs.AttrEntry
-	21,  // 90: steadyfit.tfproto.FunctionDef.AttrEntry.value:type_name -> steadyfit.tfproto.AttrValue
-	55,  // 91: steadyfit.tfproto.FunctionDef.ArgAttrEntry.value:type_name -> steadyfit.tfproto.FunctionDef.ArgAttrs
-	21,  // 92: steadyfit.tfproto.FunctionDef.ArgAttrs.AttrEntry.value:type_name -> steadyfit.tfproto.AttrValue
-	0,   // 93: steadyfit.tfproto.OpDef.ArgDef.type:type_name -> steadyfit.tfproto.DataType
-	0,   // 94: steadyfit.tfproto.AttrValue.ListValue.type:type_name -> steadyfit.tfproto.DataType
-	24,  // 95: steadyfit.tfproto.AttrValue.ListValue.shape:type_name -> steadyfit.tfproto.TensorShapeProto
-	23,  // 96: steadyfit.tfproto.AttrValue.ListValue.tensor:type_name -> steadyfit.tfproto.TensorProto
-	22,  // 97: steadyfit.tfproto.AttrValue.ListValue.func:type_name -> steadyfit.tfproto.NameAttrList
-	21,  // 98: steadyfit.tfproto.NameAttrList.AttrEntry.value:type_name -> steadyfit.tfproto.AttrValue
-	69,  // 99: steadyfit.tfproto.GPUOptions.Experimental.virtual_devices:type_name -> steadyfit.tfproto.GPUOptions.Experimental.VirtualDevices
-	23,  // 100: steadyfit.tfproto.Summary.Value.tensor:type_name -> steadyfit.tfproto.TensorProto
-	42,  // 101: steadyfit.tfproto.Summary.Value.metadata:type_name -> steadyfit.tfproto.SummaryMetadata
-	102, // [102:102] is the sub-list for method output_type
-	102, // [102:102] is the sub-list for method input_type
-	102, // [102:102] is the sub-list for extension type_name
-	102, // [102:102] is the sub-list for extension extendee
-	0,   // [0:102] is the sub-list for field type_name
+	46,  // 84: steadyfit.tfproto.Feature.bytes_list:type_name -> steadyfit.tfproto.BytesList
+	47,  // 85: steadyfit.tfproto.Feature.float_list:type_name -> steadyfit.tfproto.FloatList
+	48,  // 86: steadyfit.tfproto.Feature.int64_list:type_name -> steadyfit.tfproto.Int64List
+	78,  // 87: steadyfit.tfproto.Features.feature:type_name -> steadyfit.tfproto.Features.FeatureEntry
+	50,  // 88: steadyfit.tfproto.Example.features:type_name -> steadyfit.tfproto.Features
+	9,   // 89: steadyfit.tfproto.MetaGraphDef.CollectionDefEntry.value:type_name -> steadyfit.tfproto.CollectionDef
+	11,  // 90: steadyfit.tfproto.MetaGraphDef.SignatureDefEntry.value:type_name -> steadyfit.tfproto.SignatureDef
+	10,  // 91: steadyfit.tfproto.SignatureDef.InputsEntry.value:type_name -> steadyfit.tfproto.TensorInfo
+	10,  // 92: steadyfit.tfproto.SignatureDef.OutputsEntry.value:type_name -> steadyfit.tfproto.TensorInfo
+	21,  // 93: steadyfit.tfproto.NodeDef.AttrEntry.value:type_name -> steadyfit.tfproto.AttrValue
+	67,  // 94: steadyfit.tfproto.FunctionDef.ArgAttrs.attr:type_name -> steadyfit.tfproto.FunctionDef.ArgAttrs.AttrEntry
+	21,  // 95: steadyfit.tfproto.FunctionDef.AttrEntry.value:type_name -> steadyfit.tfproto.AttrValue
+	61,  // 96: steadyfit.tfproto.FunctionDef.ArgAttrEntry.value:type_name -> steadyfit.tfproto.FunctionDef.ArgAttrs
+	21,  // 97: steadyfit.tfproto.FunctionDef.ArgAttrs.AttrEntry.value:type_name -> steadyfit.tfproto.AttrValue
+	0,   // 98: steadyfit.tfproto.OpDef.ArgDef.type:type_name -> steadyfit.tfproto.DataType
+	0,   // 99: steadyfit.tfproto.AttrValue.ListValue.type:type_name -> steadyfit.tfproto.DataType
+	24,  // 100: steadyfit.tfproto.AttrValue.ListValue.shape:type_name -> steadyfit.tfproto.TensorShapeProto
+	23,  // 101: steadyfit.tfproto.AttrValue.ListValue.tensor:type_name -> steadyfit.tfproto.TensorProto
+	22,  // 102: steadyfit.tfproto.AttrValue.ListValue.func:type_name -> steadyfit.tfproto.NameAttrList
+	21,  // 103: steadyfit.tfproto.NameAttrList.AttrEntry.value:type_name -> steadyfit.tfproto.AttrValue
+	75,  // 104: steadyfit.tfproto.GPUOptions.Experimental.virtual_devices:type_name -> steadyfit.tfproto.GPUOptions.Experimental.VirtualDevices
+	23,  // 105: steadyfit.tfproto.Summary.Value.tensor:type_name -> steadyfit.tfproto.TensorProto
+	42,  // 106: steadyfit.tfproto.Summary.Value.metadata:type_name -> steadyfit.tfproto.SummaryMetadata
+	49,  // 107: steadyfit.tfproto.Features.FeatureEntry.value:type_name -> steadyfit.tfproto.Feature
+	108, // [108:108] is the sub-list for method output_type
+	108, // [108:108] is the sub-list for method input_type
+	108, // [108:108] is the sub-list for extension type_name
+	108, // [108:108] is the sub-list for extension extendee
+	0,   // [0:108] is the sub-list for field type_name
 }
 
 func init() { file_tensorflow_proto_init() }
@@ -4609,13 +4961,18 @@ func file_tensorflow_proto_init() {
 		(*Event_Summary)(nil),
 		(*Event_SessionLog)(nil),
 	}
+	file_tensorflow_proto_msgTypes[42].OneofWrappers = []any{
+		(*Feature_BytesList)(nil),
+		(*Feature_FloatList)(nil),
+		(*Feature_Int64List)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tensorflow_proto_rawDesc), len(file_tensorflow_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   65,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
