@@ -17,10 +17,7 @@ import (
 	"sync"
 )
 
-// A pattern without a wildcard skips files whose names begin with a dot or an underscore, such
-// as an exporter's temporary files.
-//
-//go:embed builtin
+//go:embed builtin/*.zip
 var builtinFS embed.FS
 
 const (
@@ -34,21 +31,14 @@ func BuiltinNames() []string { return builtinNames(builtinFS) }
 
 func builtinNames(files fs.FS) []string {
 	names := []string{}
-	entries, err := fs.ReadDir(files, builtinRoot)
+	archives, err := fs.Glob(files, path.Join(builtinRoot, "*"+archiveExt))
 	if err != nil {
 		return names
 	}
-	for _, e := range entries {
-		if name, ok := strings.CutSuffix(e.Name(), archiveExt); ok {
-			names = append(names, name)
-			continue
-		}
-		if _, err := fs.Stat(files, path.Join(builtinRoot, e.Name(), modelFile)); err == nil {
-			names = append(names, e.Name())
-		}
+	for _, a := range archives {
+		names = append(names, strings.TrimSuffix(path.Base(a), archiveExt))
 	}
-	// ReadDir sorts names with extensions, so the names without them may be out of order.
-	slices.Sort(names)
+	slices.Sort(names) // Glob sorts names with their extension
 	return names
 }
 
@@ -101,32 +91,21 @@ var privateFolder = sync.OnceValues(func() (string, error) {
 
 var errUnknownBuiltin = errors.New("no such built-in model")
 
-// builtinFiles returns the files of a model, which is stored as a folder or as a zip archive, and a
-// hash of their names and contents.
+// builtinFiles returns the files of a model and a hash of their archive.
 func builtinFiles(builtins fs.FS, name string) (model fs.FS, hash string, err error) {
 	names := builtinNames(builtins)
 	if !slices.Contains(names, name) {
 		return nil, "", fmt.Errorf("%w: %q; there are %s", errUnknownBuiltin, name, strings.Join(names, ", "))
 	}
-	sum := sha256.New()
-	if packed, missing := fs.ReadFile(builtins, path.Join(builtinRoot, name+archiveExt)); missing == nil {
-		sum.Write(packed)
+	packed, err := fs.ReadFile(builtins, path.Join(builtinRoot, name+archiveExt))
+	if err == nil {
 		model, err = zip.NewReader(bytes.NewReader(packed), int64(len(packed)))
-	} else if model, err = fs.Sub(builtins, path.Join(builtinRoot, name)); err == nil {
-		err = fs.WalkDir(model, ".", func(p string, e fs.DirEntry, err error) error {
-			if err != nil || e.IsDir() {
-				return err
-			}
-			data, err := fs.ReadFile(model, p)
-			fmt.Fprintf(sum, "%q %d ", p, len(data))
-			sum.Write(data)
-			return err
-		})
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("built-in model %s: %w", name, err)
 	}
-	return model, hex.EncodeToString(sum.Sum(nil)), nil
+	sum := sha256.Sum256(packed)
+	return model, hex.EncodeToString(sum[:]), nil
 }
 
 // install writes the files of a model to parent/name, unless that folder exists. Another process sees

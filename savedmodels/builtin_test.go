@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -60,54 +59,34 @@ func TestOpenBuiltin(t *testing.T) {
 
 func TestBuiltinSizes(t *testing.T) {
 	for _, name := range BuiltinNames() {
-		var size int64
-		for _, pattern := range []string{name + archiveExt, name + "/*", name + "/*/*"} {
-			matches, err := filepath.Glob(filepath.Join(builtinRoot, pattern))
-			require.NoError(t, err)
-			for _, m := range matches {
-				info, err := os.Stat(m)
-				require.NoError(t, err)
-				size += info.Size()
-			}
-		}
-		require.NotZero(t, size, name)
-		require.Less(t, size, int64(2_000_000), name)
+		info, err := os.Stat(filepath.Join(builtinRoot, name+archiveExt))
+		require.NoError(t, err)
+		require.Less(t, info.Size(), int64(2_000_000), name)
 	}
 }
 
-var someModel = fstest.MapFS{
-	"builtin/README.txt":                {Data: []byte("about")},
-	"builtin/m/saved_model.pb":          {Data: []byte("program")},
-	"builtin/m/variables/variables.idx": {Data: []byte("weights")},
-	"builtin/other/notes.txt":           {Data: []byte("no model")},
-}
-
-// packed returns the file system someModel in which the model m is an archive.
-func packed(t *testing.T) fstest.MapFS {
+// packed returns a file system with the model m, which has these files by name.
+func packed(t *testing.T, files map[string]string) fstest.MapFS {
 	t.Helper()
 	var data bytes.Buffer
 	w := zip.NewWriter(&data)
-	for name, f := range someModel {
-		if name, ok := strings.CutPrefix(name, "builtin/m/"); ok {
-			out, err := w.Create(name)
-			require.NoError(t, err)
-			_, err = out.Write(f.Data)
-			require.NoError(t, err)
-		}
+	for name, content := range files {
+		out, err := w.Create(name)
+		require.NoError(t, err)
+		_, err = out.Write([]byte(content))
+		require.NoError(t, err)
 	}
 	require.NoError(t, w.Close())
-	return fstest.MapFS{"builtin/m.zip": {Data: data.Bytes()}}
+	return fstest.MapFS{"builtin/README.txt": {Data: []byte("about")}, "builtin/m.zip": {Data: data.Bytes()}}
+}
+
+func someModel(t *testing.T) fstest.MapFS {
+	return packed(t, map[string]string{"saved_model.pb": "program", "variables/variables.idx": "weights"})
 }
 
 func TestMaterialise(t *testing.T) {
-	require.Equal(t, []string{"m"}, builtinNames(someModel))
-	require.Equal(t, []string{"m"}, builtinNames(packed(t)))
-	for form, model := range map[string]fs.FS{"folder": someModel, "archive": packed(t)} {
-		t.Run(form, func(t *testing.T) { testMaterialise(t, model) })
-	}
-}
-
-func testMaterialise(t *testing.T, model fs.FS) {
+	model := someModel(t)
+	require.Equal(t, []string{"m"}, builtinNames(model))
 	cache := t.TempDir()
 	dir, err := materialise(model, "m", cache)
 	require.NoError(t, err)
@@ -134,19 +113,14 @@ func testMaterialise(t *testing.T, model fs.FS) {
 		require.True(t, os.SameFile(before, after), "what is whole is not written again")
 	})
 
-	changed := fstest.MapFS{"builtin/m/saved_model.pb": {Data: []byte("another program")}}
+	changed := packed(t, map[string]string{"saved_model.pb": "another program"})
 	other, err := materialise(changed, "m", cache)
 	require.NoError(t, err)
 	require.NotEqual(t, dir, other, "other content has another folder")
 }
 
 func TestMaterialiseRace(t *testing.T) {
-	for form, model := range map[string]fs.FS{"folder": someModel, "archive": packed(t)} {
-		t.Run(form, func(t *testing.T) { testMaterialiseRace(t, model) })
-	}
-}
-
-func testMaterialiseRace(t *testing.T, model fs.FS) {
+	model := someModel(t)
 	cache := t.TempDir()
 	var group sync.WaitGroup
 	errs := make([]error, 16)
@@ -172,7 +146,7 @@ func TestMaterialiseWithoutCache(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(blocked, nil, 0o600))
 	t.Setenv("TMPDIR", t.TempDir())
-	dir, err := materialise(someModel, "m", blocked)
+	dir, err := materialise(someModel(t), "m", blocked)
 	require.NoError(t, err)
 	require.FileExists(t, filepath.Join(dir, "saved_model.pb"))
 	info, err := os.Stat(filepath.Dir(dir))

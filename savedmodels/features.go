@@ -40,9 +40,6 @@ type Features struct {
 	Operations int
 	// End is the first operation that is not in the frozen part.
 	End string
-	// Omitted is the reason why Model has no signature Evaluate or Gradients although the original
-	// has one; nil if none is missing.
-	Omitted error
 }
 
 const (
@@ -153,7 +150,11 @@ func (m *Model) division(file []byte) (*division, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph),
+	frozen := map[[2]string]bool{}
+	for _, v := range m.Variables {
+		frozen[[2]string{v.Container, v.Name}] = v.Frozen
+	}
+	return &division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), frozen: frozen,
 		library: &tfproto.FunctionDefLibrary{}}, nil
 }
 
@@ -171,13 +172,10 @@ func (d *division) divide() (*Features, error) {
 		if err == nil {
 			s, err = d.rest(part, divided[roles.Train])
 		}
-		if err == nil {
-			divided[role] = s
-		} else if err = fmt.Errorf("%w: signature %s: %w", ErrNoFeatures, role, err); role == roles.Train {
-			return nil, err
-		} else {
-			features.Omitted = errors.Join(features.Omitted, err)
+		if err != nil {
+			return nil, fmt.Errorf("%w: signature %s: %w", ErrNoFeatures, role, err)
 		}
+		divided[role] = s
 	}
 	train := *d.model.find(roles.Train)
 	for _, s := range d.model.Signatures {
@@ -187,7 +185,7 @@ func (d *division) divide() (*Features, error) {
 		}
 		// The other training signatures are left out, since they would compute the frozen part in
 		// each step.
-		if s.Name != roles.Evaluate && (s.Name == roles.Apply || !slices.Contains(roles.Training(), s.Name)) {
+		if s.Name == roles.Apply || !slices.Contains(roles.Training(), s.Name) {
 			named.Signatures = append(named.Signatures, s)
 			for _, t := range s.Outputs {
 				d.roots = append(d.roots, t.Op)

@@ -314,15 +314,7 @@ func (p *parallel) handles(g *subgraph, list []*exchanged) (prepared []string) {
 	return prepared
 }
 
-func (e *exchanged) elements() int64 {
-	n := int64(1)
-	for _, d := range e.shape {
-		n *= d
-	}
-	return n
-}
-
-func (e *exchanged) bytes() int64 { return e.elements() * int64(e.dtype.Size()) }
+func (e *exchanged) bytes() int64 { return Variable{DType: e.dtype, Shape: e.shape}.Bytes() }
 
 // copy adds a copy of a signature, whose operations run after those in after.
 func (p *parallel) copy(s *Signature, prefix string, after ...string) {
@@ -418,7 +410,7 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 				value = g.add("part"+at, "RealDiv", graphdef.Attrs{"T": graphdef.Type(d)}, value,
 					g.cast("ranks"+at, size, dtype.Int32, d))
 			}
-			vectors, sizes = append(vectors, value), append(sizes, e.elements())
+			vectors, sizes = append(vectors, value), append(sizes, e.bytes()/int64(e.dtype.Size()))
 		}
 		if group.shares {
 			vectors, sizes = append(vectors, share), append(sizes, int64(p.ranks)*width)

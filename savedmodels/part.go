@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -87,12 +86,6 @@ func (d *division) argument(s *Signature, a flatArg) (kind, *Tensor) {
 	}
 	if n.variable >= 0 {
 		v := d.graph.vars[n.variable]
-		if d.frozen == nil {
-			d.frozen = map[[2]string]bool{}
-			for _, v := range d.model.Variables {
-				d.frozen[[2]string{v.Container, v.Name}] = v.Frozen
-			}
-		}
 		if d.frozen[[2]string{v.container, v.name}] {
 			return frozen, nil
 		}
@@ -205,13 +198,16 @@ func (p *part) rank(v value) int64 {
 		}
 		return 0
 	}
-	recorded := p.ops[v.op].def.GetAttr()["_output_shapes"].GetList().GetShape()
-	_, index, _ := strings.Cut(v.port, ":")
-	if i, err := strconv.Atoi(index); err == nil && i >= 0 && i < len(recorded) && len(recorded) == 1 &&
-		!recorded[i].GetUnknownRank() {
-		return int64(len(recorded[i].GetDim()))
+	return int64(len(p.ops[v.op].recorded().GetDim()))
+}
+
+// recorded returns the shape of the only result of an operation, if the graph records it; nil otherwise.
+func (o *flatOp) recorded() *tfproto.TensorShapeProto {
+	shapes := o.def.GetAttr()["_output_shapes"].GetList().GetShape()
+	if len(shapes) != 1 || shapes[0].GetUnknownRank() {
+		return nil
 	}
-	return 0
+	return shapes[0]
 }
 
 // integers returns the elements of an input that is an integer constant or a concatenation of such

@@ -105,9 +105,8 @@ func (p *part) elements(op *flatOp) ([]int64, bool) {
 
 // single reports whether the graph records that the result of an operation has one element.
 func (p *part) single(op *flatOp) bool {
-	recorded := op.def.GetAttr()["_output_shapes"].GetList().GetShape()
-	return len(recorded) == 1 && !recorded[0].GetUnknownRank() &&
-		!slices.ContainsFunc(recorded[0].GetDim(), func(d *tfproto.TensorShapeProto_Dim) bool {
-			return d.GetSize() != 1
-		})
+	shape := op.recorded()
+	return shape != nil && !slices.ContainsFunc(shape.GetDim(), func(d *tfproto.TensorShapeProto_Dim) bool {
+		return d.GetSize() != 1
+	})
 }

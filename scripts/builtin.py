@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Make the models and the data that ship with the project (``make models``).
 
-Writes savedmodels/builtin/{digits,digits-cnn}/ and data/builtin/digits-{train,test}.npz,
-from fixed seeds, and the models for measurements of speed and memory (bench_models.py),
-each as an archive. ``--check`` also trains the digits models through their signatures and
-fails if one does not learn.
+Writes the models for the digits and those for measurements of speed and memory
+(bench_models.py), each as an archive in savedmodels/builtin, and
+data/builtin/digits-{train,test}.npz, from fixed seeds. ``--check`` also trains the digits
+models through their signatures and fails if one does not learn.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ Models that ship with the project, untrained, written by scripts/builtin.py from
 All train with Adam and carry train, train_n, evaluate, predict, gradients, apply and
 set_learning_rate.
 
-For use with the digits data (data/builtin), as folders: digits and digits-cnn take x float32
+For use with the digits data (data/builtin): digits and digits-cnn take x float32
 [B,64], an 8x8 image with pixels 0 to 16 (scaling is part of the model), and labels y int64
 [B], and train on the crossentropy. digits has two dense layers, and also train_xla (batch 32)
 and train_n_xla (16 steps of 32); digits-cnn has two convolutions and dropout.
 
-Both in lower precision, as archives, made of the same weights under a dtype policy of Keras,
+Both in lower precision, made of the same weights under a dtype policy of Keras,
 for measuring what that costs: digits-bf16 and digits-cnn-bf16 under mixed_bfloat16, digits-fp16
 and digits-cnn-fp16 under mixed_float16, which scale their loss inside the graph (outputs
 loss_scale, skipped_steps and grads_finite). digits-scaled is digits under mixed_float16 with
 loss_scale as an input. They have no XLA twins.
 
-For measuring speed and memory, as archives (scripts/bench_models.py defines them):
+For measuring speed and memory (scripts/bench_models.py defines them):
     dense-100-64-1         x float32 [B,100]          y float32 [B,1]   one hidden layer, mse
     dense-784-10           x float32 [B,784]          y int64 [B]       softmax regression
     dropout-200-512-256-1  x float32 [B,200]          y float32 [B,1]   two dropouts, crossentropy
@@ -118,7 +118,7 @@ MODELS = {
     "digits-cnn": (make_digits_cnn, {}),
 }
 
-# The same models under dtype policies, as archives: model, policy, more options.
+# The same models under dtype policies: model, policy, more options.
 VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "digits-bf16": ("digits", "mixed_bfloat16", {}),
     "digits-fp16": ("digits", "mixed_float16", {}),
@@ -127,9 +127,9 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "digits-cnn-fp16": ("digits-cnn", "mixed_float16", {}),
 }
 
-# The models of bench_models.MODELS that ship, as archives.
+# The models of bench_models.MODELS that ship.
 ARCHIVES = ("dense-100-64-1", "dense-784-10", "dropout-200-512-256-1", "image-224", "lstm")
-PACKED = (*VARIANTS, *ARCHIVES)
+PACKED = (*MODELS, *VARIANTS, *ARCHIVES)
 # An archive is committed and becomes part of every program that opens a model.
 ARCHIVE_LIMIT = 2_000_000
 
@@ -181,11 +181,11 @@ def write_npz(path: pathlib.Path, arrays: dict[str, Any]) -> None:
 
 
 def make_archive(name: str, path: pathlib.Path) -> export.Report:
-    """Export a variant, or a model of bench_models, to an archive."""
+    """Export a model to an archive."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         model = pathlib.Path(folder, name)
-        make = export_model if name in VARIANTS else bench_models.export_model
+        make = bench_models.export_model if name in ARCHIVES else export_model
         report = make(name, model)
         files = sorted(file for file in model.rglob("*") if file.is_file())
         write_zip(path, {file.relative_to(model).as_posix(): file.read_bytes() for file in files})
@@ -212,11 +212,13 @@ def make_data(out: pathlib.Path) -> None:
 
 
 def train(model: pathlib.Path, data: pathlib.Path, epochs: int, batch: int = 32) -> float:
-    """Train a model through its signatures; returns the accuracy on the test part."""
+    """Train an archived model through its signatures; returns the accuracy on the test part."""
     tf, _ = export.load_tensorflow()
     import numpy as np
 
-    loaded = tf.saved_model.load(str(model))
+    with tempfile.TemporaryDirectory() as folder:
+        zipfile.ZipFile(model).extractall(folder)
+        loaded = tf.saved_model.load(folder)
     step, evaluate = loaded.signatures["train"], loaded.signatures["evaluate"]
     part = {name: dict(np.load(data / f"digits-{name}.npz")) for name in ("train", "test")}
     x, y = part["train"]["x"].astype("float32"), part["train"]["y"]
@@ -242,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "savedmodels" / "builtin")
     parser.add_argument("--data", type=pathlib.Path, default=ROOT / "data" / "builtin")
-    parser.add_argument("--only", choices=[*MODELS, *PACKED, "data"], help="this one only")
+    parser.add_argument("--only", choices=[*PACKED, "data"], help="this one only")
     parser.add_argument("--check", action="store_true", help="train each model and check it")
     parser.add_argument("--epochs", type=int, default=25, help="epochs of --check (25)")
     arguments = parser.parse_args(argv)
@@ -250,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.only is None:
         # TensorFlow numbers functions over the life of a process, so each model has its own
         # process and gets the same bytes in any order. A fork has TensorFlow already imported.
-        for name in ["data", *MODELS, *PACKED]:
+        for name in ["data", *PACKED]:
             places = ["--models", str(arguments.models), "--data", str(arguments.data)]
             process = multiprocessing.get_context("fork").Process(
                 target=_exit_with, args=(["--only", name, *places],)
@@ -264,21 +266,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         make_data(arguments.data)
         print(f"{arguments.data}: digits-train.npz, digits-test.npz")
     else:
-        if arguments.only in PACKED:
-            path = arguments.models / f"{arguments.only}.zip"
-            report = make_archive(arguments.only, path)
-            packed = f", packed {path.stat().st_size / 1024:.0f} KiB"
-        else:
-            path = arguments.models / arguments.only
-            report = export_model(arguments.only, path)
-            packed = ""
-        size = f"{report.bytes / 1024:.0f} KiB{packed}"
+        path = arguments.models / f"{arguments.only}.zip"
+        report = make_archive(arguments.only, path)
+        size = f"{report.bytes / 1024:.0f} KiB, packed {path.stat().st_size / 1024:.0f} KiB"
         print(f"{path}: {size}, {', '.join(report.signatures)}")
         (arguments.models / "README.txt").write_text(MODELS_README, encoding="utf-8")
     failed = False
     for name in names if arguments.check else []:
         start = time.monotonic()
-        accuracy = train(arguments.models / name, arguments.data, arguments.epochs)
+        accuracy = train(arguments.models / f"{name}.zip", arguments.data, arguments.epochs)
         seconds = time.monotonic() - start
         failed |= accuracy < 0.97
         print(

@@ -87,32 +87,26 @@ func random(t testing.TB, samples, width int) *data.InMemory {
 //
 //lane:skip gcstress (hundreds of steps)
 func TestFusedStepsAreTheSameSteps(t *testing.T) {
-	for name, ds := range map[string]data.Dataset{
-		"digits-cnn": digits(t), dropout: random(t, 8*14, 200),
-	} {
-		t.Run(name, func(t *testing.T) {
-			bs := batches(t, ds, 8, 14)
-			plain, many := open(t, name, session.Options{}), open(t, name, session.Options{StepsPerExecution: 5})
-			assert.Equal(t, plain.Identity(), many.Identity(), "the same run")
-			for from, next := 0, 0; from < len(bs); from = next {
-				next = min(from+5, len(bs)) // the last execution has fewer steps
-				want, have := single(t, plain, bs[from:next], int64(from)), stackedRun(t, many, bs[from:next], int64(from))
-				assert.InDeltaSlice(t, want, have, 1e-5*math.Abs(want[0])+1e-7)
-			}
-			assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
-
-			// Single steps and executions of several steps can alternate, also after a reload.
-			p, err := many.Snapshot(t.Context())
-			require.NoError(t, err)
-			defer p.Close()
-			_, err = many.Reset(t.Context(), "reload", p)
-			require.NoError(t, err)
-			assert.Equal(t, single(t, plain, bs[:2], 14), single(t, many, bs[:2], 14))
-			single(t, plain, bs[2:5], 16)
-			stackedRun(t, many, bs[2:5], 16)
-			assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
-		})
+	bs := batches(t, digits(t), 8, 14)
+	plain, many := open(t, "digits-cnn", session.Options{}), open(t, "digits-cnn", session.Options{StepsPerExecution: 5})
+	assert.Equal(t, plain.Identity(), many.Identity(), "the same run")
+	for from, next := 0, 0; from < len(bs); from = next {
+		next = min(from+5, len(bs)) // the last execution has fewer steps
+		want, have := single(t, plain, bs[from:next], int64(from)), stackedRun(t, many, bs[from:next], int64(from))
+		assert.InDeltaSlice(t, want, have, 1e-5*math.Abs(want[0])+1e-7)
 	}
+	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
+
+	// Single steps and executions of several steps can alternate, also after a reload.
+	p, err := many.Snapshot(t.Context())
+	require.NoError(t, err)
+	defer p.Close()
+	_, err = many.Reset(t.Context(), "reload", p)
+	require.NoError(t, err)
+	assert.Equal(t, single(t, plain, bs[:2], 14), single(t, many, bs[:2], 14))
+	single(t, plain, bs[2:5], 16)
+	stackedRun(t, many, bs[2:5], 16)
+	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 }
 
 func TestFusedStepsDoNotAllocate(t *testing.T) {

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,12 +69,6 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	plan, err := session.Compile(f.Model, t.Session)
 	if err != nil {
 		return &noFeatures{err}
-	}
-	whole, rest := t.plan.Roles(), plan.Roles()
-	switch {
-	case t.Loop.Validation != nil && whole.Evaluate != "" && rest.Evaluate == "",
-		(t.splits() || t.Budget.ofProcess()) && whole.Gradients != "" && rest.Gradients == "":
-		return &noFeatures{cmp.Or(f.Omitted, savedmodels.ErrNoFeatures)}
 	}
 	defer t.worker.Busy()()
 	s, err := session.Open(ctx, plan)

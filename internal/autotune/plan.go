@@ -381,7 +381,7 @@ func (p *Plan) CachesFeatures() bool {
 		return false
 	}
 	f, err := p.Model.Features()
-	if err != nil || f.Omitted != nil {
+	if err != nil {
 		return false
 	}
 	_, err = session.Compile(f.Model, o)
