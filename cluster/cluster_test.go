@@ -134,8 +134,8 @@ func TestFromEnvironmentRefuses(t *testing.T) {
 		{slurm(2, "0", "a b,c", "1(x2)", ""), "expected a host name"},
 		{slurm(2, "0", "n[1-3]", "1(x2)", ""), "SLURM_STEP_TASKS_PER_NODE 1(x2): describes 2 nodes, but " +
 			"SLURM_STEP_NODELIST has 3"},
-		{slurm(3, "0", "n[1-2]", "1(x2)", ""), "the tasks of all nodes are not 3, as SLURM_STEP_NUM_TASKS says"},
-		{slurm(3, "0", "n[1-2]", "4096(x2)", ""), "the tasks of all nodes are not 3"},
+		{slurm(3, "0", "n[1-2]", "1(x2)", ""), "expected 3 tasks on all nodes together, as SLURM_STEP_NUM_TASKS says"},
+		{slurm(3, "0", "n[1-2]", "4096(x2)", ""), "expected 3 tasks on all nodes together"},
 		{slurm(2, "0", "n[1-2]", "1(x99999999)", ""), "expected numbers of tasks, as in 2(x3),1"},
 		{slurm(2, "0", "n[1-2]", "-1,3", ""), "expected numbers of tasks"},
 		{slurm(4, "1", "n[1-2]", "2(x2)", "SLURM_NODEID=1\nSLURM_LOCALID=0"),

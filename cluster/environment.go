@@ -225,7 +225,7 @@ func (e environment) slurm() (*Cluster, error) {
 	}
 	if len(workers) != n {
 		return nil, &option.Error{Option: perNode, Value: shorten(e.get(perNode)),
-			Reason: fmt.Sprintf("the tasks of all nodes are not %d, as %s says", n, slurmTasks)}
+			Reason: fmt.Sprintf("expected %d tasks on all nodes together, as %s says", n, slurmTasks)}
 	}
 	for variable, want := range map[string]int{"SLURM_NODEID": node, "SLURM_LOCALID": local} {
 		if text := e.get(variable); text != "" && text != strconv.Itoa(want) {

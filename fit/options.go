@@ -94,7 +94,7 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 	}
 	if ranks != nil && l.Recover != nil {
 		return nil, &option.Error{Option: "Loop.Recover",
-			Reason: "works only in a training of one process, since the other ranks would not go back"}
+			Reason: "works only in a training of one process, since the other ranks would not return to the snapshot"}
 	} else if rank > 0 {
 		hooks = followers(hooks)
 	}

@@ -144,7 +144,7 @@ func (s *settings) dataFlags() []flag {
 		{"validation", "fit", "validation data, or the fraction of the training data to hold out, as in 0.1",
 			"Config.Validation Config.ValidationFraction Loop.Validation",
 			newValue("data|fraction", "", s.setValidation)},
-		{"label", onModel, "label column of a table or records; of several labels, as in y_price,stars=rating",
+		{"label", onModel, "label column of a table or records; for several labels, as in y_price,stars=rating",
 			"CSVOptions.Label Data.Label", &s.Data.Label},
 		{"input", onModel, "columns of a table that feed an input, as in pixels=p0,p1,p2",
 			"CSVOptions.Inputs Data.Inputs", newValue("INPUT=COLUMN,...", "", s.setInputs)},
@@ -190,12 +190,12 @@ func (s *settings) trainingFlags() []flag {
 			"ReduceOnPlateau", newParsed(&s.reduceRate, "rule", parseReduceRate)},
 		{"early-stop", "fit", "METRIC:PATIENCE[:min|max][:MINDELTA]: stop without progress, as in val_loss:3", "EarlyStop",
 			newParsed(&s.earlyStop, "rule", parseEarlyStop)},
-		{"restore-best", "fit", "end with the weights of the best epoch by --early-stop", "RestoreBest", &s.restoreBest},
+		{"restore-best", "fit", "restore the best weights, by the metric of --early-stop, at the end", "RestoreBest", &s.restoreBest},
 		{"class-weight", "fit", "loss weights of classes, as in 0=1,1=5; other classes have 1", "Config.ClassWeights",
 			newValue("CLASS=WEIGHT,...", "", pairs("CLASS=WEIGHT with a number as the weight", &s.ClassWeights, nil))},
 		{"validation-every", "fit", "interval of validation, in epochs", "Loop.ValidationEvery",
 			newCount(&s.Loop.ValidationEvery, 1)},
-		{"initial-epoch", "fit", "epochs to count as done when a run starts", "Loop.InitialEpoch", &s.Loop.InitialEpoch},
+		{"initial-epoch", "fit", "epochs that count as done when a new training starts", "Loop.InitialEpoch", &s.Loop.InitialEpoch},
 		{"shuffle", "fit explain", "shuffle the training data in each epoch", "Config.Shuffle", &s.Shuffle},
 		{"drop-remainder", "fit", "drop a last batch that is smaller than the others", "Loop.DropRemainder",
 			&s.Loop.DropRemainder},
@@ -205,11 +205,11 @@ func (s *settings) trainingFlags() []flag {
 
 func (s *settings) measurementFlags() []flag {
 	return []flag{
-		{"steps", "bench", "steps to measure, after a warm-up of a tenth of them", "", newCount(&s.steps, 1)},
+		{"steps", "bench", "steps to measure, after a warm-up of a tenth as many", "", newCount(&s.steps, 1)},
 		{"signature", "bench", "signature to run (default: the train signature)", "", &s.signature},
 		{"synthetic", "bench", "use a synthetic batch; this is the default without --data", "", &s.synthetic},
 		{"learning-rate", "bench", "learning rate, for a model that takes one", "", &s.rate},
-		{"step-time", "tune", "choose the least memory at this time of a step, as in 150ms", "", newDuration(&s.stepTime, 0)},
+		{"step-time", "tune", "choose the least memory with steps of at most this time, as in 150ms", "", newDuration(&s.stepTime, 0)},
 		{"within", "tune", "maximum duration of the search", "", newDuration(&s.within, time.Second)},
 		{"workloads", "matrix", "workloads to run, or all (default: all, or user with --model)", "", &s.workloads},
 		{"remedies", "matrix", "remedies to apply, as in trim,W4/reuse,keras:clear-session (default: all)", "", &s.remedies},
@@ -283,7 +283,7 @@ func (s *settings) checkpointFlags() []flag {
 			"Checkpoint.Best Checkpoints.Best", &s.Checkpoints.Best},
 		{"resume", "fit", "resume from the newest good checkpoint; anyway: even if data or options differ",
 			"Config.Resume Loop.Resume Loop.ResumeAnyway", optional{newValue("true|anyway", "false", s.setResume), "true"}},
-		{"supervise", "fit", "train in a child process; restart it if it crashes, or has no step for this long",
+		{"supervise", "fit", "train in a child process; restart it if it crashes, or takes no step for this long",
 			"Config.Supervise Supervisor.Deadline", optional{newValue("duration", "", s.setSupervise), "5m"}},
 	}
 }
@@ -292,7 +292,7 @@ func (s *settings) speedFlags() []flag {
 	return []flag{
 		{"auto", "fit", "measure which configuration is fastest; precision also tries 16 bits", "Autotune.Mode",
 			newChoice(&s.Autotune.Mode, "on precision off", train.On, train.Precision, "")},
-		{"auto", "tune", "precision also tries 16-bit types, which change the results; on and off do the same", "",
+		{"auto", "tune", "precision also tries 16-bit types, which change the results; on and off do not", "",
 			newChoice(&s.Autotune.Mode, "on precision off", train.On, train.Precision, "")},
 		{"steps-per-execution", "fit explain", "train steps per execution; auto chooses by the model and the data",
 			"Options.StepsPerExecution",
@@ -348,9 +348,9 @@ func (s *settings) outputFlags() []flag {
 		{"metrics-listen", "fit", "serve metrics for Prometheus at HOST:PORT (:9090: port 9090 of the loopback address)",
 			"Config.MetricsListen", &s.MetricsListen},
 		{"json", "fit evaluate inspect verify doctor matrix report explain tune", "print the result as JSON", "", &s.json},
-		{"strict", "doctor", "exit with 3 for warnings, too", "", &s.strict},
+		{"strict", "doctor", "exit with 3 even if there are only warnings", "", &s.strict},
 		{"out", "matrix", "folder for the results", "", &s.plan.Out},
-		{"fail-on", "matrix", "exit with 6 on slope>64KiB/epoch, peak>1GiB, level>500MiB or leak", "",
+		{"fail-on", "matrix", "exit with 6 if a rule holds: slope>64KiB/epoch, peak>1GiB, level>500MiB or leak", "",
 			newValue("rule", "", s.setRule)},
 		{"baseline", "matrix", "matrix.json of an earlier run that --fail-on compares with", "", &s.baseline},
 	}

@@ -124,7 +124,7 @@ func (r Result) Rows() (rows []Point) {
 func (r Result) Extent() string {
 	rest := "the time ran out, and others may be better: run the same command again to measure more"
 	if r.Complete {
-		rest = "each setting was tried with the best other ones"
+		rest = "each setting was tried with the best other settings"
 	}
 	return fmt.Sprintf("measured %d of %s; %s", r.Measured, texts.Count(r.Configurations, "combination"), rest)
 }
@@ -135,8 +135,8 @@ func (r Result) Cache() string {
 		return ""
 	}
 	f := r.Chosen.Features
-	return fmt.Sprintf("cached features take %v for all %d samples, which the peak includes, and are computed once, "+
-		"before the first step, in about %s after their check; the time of a step is that of all epochs",
+	return fmt.Sprintf("the peak includes %v of cached features of all %d samples; they are checked and then computed "+
+		"once, in about %s, before the first step, so all epochs have the same step time",
 		f.Bytes, f.Samples, texts.Duration(seconds(f.Seconds)))
 }
 

@@ -500,8 +500,8 @@ func TestCache(t *testing.T) {
 	cached := Point{Configuration: configuration{CachedFeatures: true},
 		Features: &Features{Samples: 640, Bytes: 3 * memory.MiB, Seconds: 1.2}}
 	r := Result{Chosen: &cached}
-	assert.Equal(t, "cached features take 3.0 MiB for all 640 samples, which the peak includes, and are computed once, "+
-		"before the first step, in about 1.2s after their check; the time of a step is that of all epochs", r.Cache())
+	assert.Equal(t, "the peak includes 3.0 MiB of cached features of all 640 samples; they are checked and then computed "+
+		"once, in about 1.2s, before the first step, so all epochs have the same step time", r.Cache())
 	assert.Empty(t, Result{}.Cache())
 }
 
