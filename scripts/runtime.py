@@ -200,8 +200,8 @@ def sha256(path):
 def complete(dest, pins):
     """Whether dest matches the stamp, and the stamp the requested version.
 
-    Sizes are compared, not contents: reading 850 MB at each `make test` would
-    cost more than it could find.
+    Sizes are compared, not contents, because reading 850 MB at each `make test`
+    would take too long.
     """
     try:
         with open(os.path.join(dest, STAMP), encoding="utf-8") as f:

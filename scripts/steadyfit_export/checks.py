@@ -79,7 +79,7 @@ class _Check:
         return self.done
 
     def _check_step(self) -> str:
-        """A train step on random data changes variables, and repeats after its state is restored.
+        """A train step on random data changes variables, and can be repeated from a checkpoint.
 
         Returns the checkpoint before that step.
         """

@@ -67,7 +67,7 @@ class Inputs:
             self.inputs[name] = Spec(dtype, self.inputs[name].shape)
 
     def by_key(self, what: str, given: Mapping[str, Any] | None, keys: Iterable[str]) -> dict[str, Any]:
-        """Entries by the names of inputs or labels, by their keys."""
+        """The given entries, under the keys of the names of inputs or labels that they have."""
         known = {self.names.name(key): key for key in keys}
         for name in given or {}:
             if name not in known:
@@ -75,7 +75,7 @@ class Inputs:
         return {known[name]: value for name, value in (given or {}).items()}
 
     def _find_size(self) -> None:
-        """Find a size for open dimensions that the model takes, and the shapes of its outputs then."""
+        """Find a size for open dimensions that the model takes, and the shapes of outputs for it."""
         self.size, self._sized = 4, {}
         if not self.calls or not any(None in spec.shape for spec in self.inputs.values()):
             return

@@ -100,8 +100,8 @@ def dtype_policy(name: str) -> Iterator[None]:
 class Names:
     """The names of a model's inputs, outputs, labels and metrics, and their keys in signatures.
 
-    A key is an identifier that no other key equals in lower case: TensorFlow makes parameters of
-    Python and names of operations of the keys. The metadata has the names whose keys differ.
+    A key is an identifier that no other key equals in lower case, because TensorFlow makes Python
+    parameters and names of operations from keys. The metadata has the names whose keys differ.
     """
 
     def __init__(self) -> None:

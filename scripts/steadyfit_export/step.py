@@ -338,9 +338,9 @@ class KerasProgram(Parts):
     def _sees_rank(self, output: str) -> bool:
         """Whether results depend on a last dimension of 1 of the labels.
 
-        Keras's own losses and metrics add or remove it. Of a batch of outputs of rank 1, its metrics
-        then take the mean over the samples, and otherwise that over the batches. Its losses weight the
-        samples, and otherwise multiply the mean loss by the mean weight.
+        Keras's own losses and metrics add or remove it. For outputs of rank 1, this changes results: with
+        the dimension, metrics are means over samples, and losses weight each sample; without it, metrics
+        are means over batches, and losses multiply the mean loss by the mean weight.
         """
         compiled = self._metrics[0].metrics if self.metrics else []
         made = [getattr(item, "_fn", getattr(item, "fn", type(item))) for item in [self.losses[output], *compiled]]
