@@ -63,7 +63,7 @@ func Check(ds Dataset, field string, want Values) error {
 	if len(fields) == 0 {
 		return nil
 	}
-	return walk(ds, fields, want.find, want.wrong)
+	return want.walk(ds, fields)
 }
 
 // hasPixels reports whether a field has the pixels of decoded images, which are from 0 to 255.
@@ -84,21 +84,21 @@ func (w Values) integers() (low, high int64) {
 	return 0, int64(w.Classes) - 1
 }
 
-// find returns the index of the first element of v that is not as w describes, or -1.
-func (w Values) find(v vector) int {
+// find returns the index of the first element of v, from an index on, that is not as w describes, or -1.
+func (w Values) find(v vector, from int) int {
 	kind := v.kind()
 	low, high := w.integers()
 	switch v := v.(type) {
 	case vec[float32]:
 		if w.Below > 0 {
-			return firstBeyond(v, w.Below)
+			return firstBeyond(v, from, w.Below)
 		}
 	case vec[float64]:
 		if w.Below > 0 {
-			return firstBeyond(v, w.Below)
+			return firstBeyond(v, from, w.Below)
 		}
 	}
-	for i := range v.len() {
+	for i := from; i < v.len(); i++ {
 		if w.Probabilities {
 			if p := kind.Float(v.element(i)); !(p >= 0 && p <= 1) {
 				return i
@@ -110,10 +110,10 @@ func (w Values) find(v vector) int {
 	return -1
 }
 
-func firstBeyond[T float32 | float64](values []T, limit float64) int {
-	for i, v := range values {
+func firstBeyond[T float32 | float64](values []T, from int, limit float64) int {
+	for i, v := range values[from:] {
 		if f := float64(v); !(f > -limit && f < limit) {
-			return i
+			return from + i
 		}
 	}
 	return -1
@@ -148,10 +148,8 @@ func (w Values) wrong(v vector, at int) RowError {
 	return RowError{Expected: expected, Fix: "correct the value, or leave the sample out", Err: ErrValue}
 }
 
-// walk calls find for the named fields of each sample. find returns the index of the first invalid
-// element, or -1. At the first invalid element of a sample, walk calls says for the error, and adds
-// the value and its location.
-func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector, at int) RowError) error {
+// walk returns an error with the first invalid elements of the named fields, at most one for each sample.
+func (w Values) walk(ds Dataset, fields []string) error {
 	m, located := inMemory(ds)
 	if located {
 		// Selecting the fields avoids copying other fields. The view is in file order, so that a
@@ -178,14 +176,9 @@ func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector
 				return fmt.Errorf("%s: field %q: %w", ds.Name(), name, err)
 			}
 			width := v.len() / b.Size
-			for from, rest := 0, v; ; {
-				at := find(rest)
-				if at < 0 {
-					break
-				}
-				bad := says(rest, at)
-				bad.Found = string(appendText(nil, rest, at))
-				at += from
+			for at := w.find(v, 0); at >= 0; at = w.find(v, (at/width+1)*width) {
+				bad := w.wrong(v, at)
+				bad.Found = string(appendText(nil, v, at))
 				bad.File, bad.Unit, bad.Row = ds.Name(), "sample", seen+at/width
 				bad.Column = name + elementIndex(at%width, a.Shape[1:])
 				if located {
@@ -193,12 +186,6 @@ func walk(ds Dataset, fields []string, find func(vector) int, says func(v vector
 				}
 				if !invalid.add(&bad) {
 					return invalid.err()
-				}
-				if from = (at/width + 1) * width; from == v.len() {
-					break
-				}
-				if rest, err = vectorOf(v.values(from, v.len())); err != nil {
-					return err
 				}
 			}
 		}
@@ -249,13 +236,9 @@ func (m *InMemory) locate(e *RowError, field string, element int) {
 	if m.lines != nil {
 		e.Unit, e.Row = "line", m.lines[e.Row]
 	}
-	if m.records != nil {
-		file, number := m.records.position(e.Row)
-		e.File, e.Unit, e.Row = file.path, "record", number
-	}
 	if m.parts != nil {
 		e.Unit = "record"
-		e.File, e.Row = partOf(m.parts, e.Row)
+		_, e.File, e.Row = partOf(m.parts, e.Row)
 	}
 }
 

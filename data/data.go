@@ -10,14 +10,10 @@
 //
 // Some datasets make a sample only when a batch needs it:
 //
-//   - A file in a class folder is an image, which is decoded, or a text. CheckImages reads all of
-//     them beforehand.
-//   - A record of a TFRecord or WebDataset file is read and parsed. Opening such files reads them once,
-//     checks them and makes an index in memory.
-//   - An image in a column of a Parquet or Arrow file, whose rows are in memory, is decoded.
-//   - Options.OnDisk reads samples from .npy and .npz files. Opening such a file checks
-//     only its header and size.
-//   - Map, Scale and Augment apply a function to the samples of a field.
+//   - Files in class folders, which are images or texts, and images in columns of Parquet and Arrow files.
+//   - Records of TFRecord and WebDataset files. Opening such files reads them once, checks them and makes an index.
+//   - With Options.OnDisk, samples of .npy and .npz files.
+//   - The results of Map, Scale and Augment.
 //
 // Several goroutines (InMemory.Workers) make the samples of a batch. A sample depends only on the
 // seeds, its row in the file and the epoch, so the number of workers does not change the batches,

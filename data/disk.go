@@ -17,31 +17,21 @@ import (
 // diskFile is an open file whose arrays stay on disk. Each batch reads its samples from the file. The
 // file is not mapped, so that its pages do not count as memory of this process.
 type diskFile struct {
-	path string
-	r    interface {
-		io.ReaderAt
-		io.Closer
-	}
+	path    string
+	r       *os.File
 	changed time.Time // before the file was opened
 }
 
 func newDiskFile(path string, f *os.File) *diskFile {
 	d := &diskFile{path: path, r: f}
-	d.changed = d.lastChange()
+	if info, err := f.Stat(); err == nil {
+		d.changed = info.ModTime()
+	}
 	return d
 }
 
-func (f *diskFile) lastChange() (at time.Time) {
-	if file, ok := f.r.(*os.File); ok {
-		if info, err := file.Stat(); err == nil {
-			at = info.ModTime()
-		}
-	}
-	return at
-}
-
 func (f *diskFile) unchanged() error {
-	if f.lastChange().Equal(f.changed) {
+	if info, err := f.r.Stat(); err == nil && info.ModTime().Equal(f.changed) {
 		return nil
 	}
 	return fmt.Errorf("%s: the file changed since it was opened; leave data alone during training: %w", f.path, ErrFormat)
@@ -124,22 +114,9 @@ func (v diskArray) len() int { return v.n }
 func (v diskArray) kind() *dtype.Type { return v.of }
 
 func (v diskArray) copyTo(dst vector, at, from, to int) error {
-	return cmp.Or(v.read(dst, at, from, to), v.file.unchanged())
-}
-
-func (v diskArray) read(dst vector, at, from, to int) error {
 	err := readAt(v.file.r, bytesOf(dst, at, at+to-from), v.offset+int64(from)*int64(v.of.Size))
 	if err != nil {
 		return fmt.Errorf("%s: %w", v.file.path, err)
 	}
 	return nil
-}
-
-func (v diskArray) gatherTo(dst vector, at int, rows []uint32, width int) error {
-	for i, r := range rows {
-		if err := v.read(dst, at+i*width, int(r)*width, (int(r)+1)*width); err != nil {
-			return err
-		}
-	}
-	return v.file.unchanged()
 }

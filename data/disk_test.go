@@ -8,13 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"steadyfit/internal/dtype"
 )
 
 func fieldsOnDisk(m *InMemory) int {
@@ -226,24 +223,4 @@ func TestChangedOnDisk(t *testing.T) {
 		require.ErrorContains(t, failed, path+": the file changed since it was opened; leave data alone during training")
 		require.NoError(t, m.Close())
 	}
-}
-
-// closable is a reader in memory that stands for a file.
-type closable struct{ *bytes.Reader }
-
-func (closable) Close() error { return nil }
-
-// The error of a disk that fails is not ErrFormat.
-func TestFailingDisk(t *testing.T) {
-	on := diskArray{file: &diskFile{path: "x.npy", r: badDisk{}}, of: dtype.For[float32]()}
-	err := on.copyTo(make(vec[float32], 1), 0, 0, 1)
-	require.ErrorIs(t, err, syscall.EIO)
-	require.NotErrorIs(t, err, ErrFormat)
-	require.EqualError(t, err, "x.npy: read error: input/output error")
-}
-
-type badDisk struct{ closable }
-
-func (badDisk) ReadAt([]byte, int64) (int, error) {
-	return 0, &fs.PathError{Op: "read", Path: "x.npy", Err: syscall.EIO}
 }

@@ -3,6 +3,7 @@ package data
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -63,17 +64,9 @@ const formats = ".npz, .npy, .csv, .tsv, .jsonl (also .gz), a folder in MNIST's 
 // images (ImageOptions) or of texts, .npy files, TFRecord, WebDataset, Parquet or Arrow files, or MNIST's
 // files. builtin:NAME is a dataset of Builtin.
 //
-// The path of TFRecord, WebDataset, Parquet and Arrow files may be a pattern such as train-*.tfrecord. The
-// samples of TFRecord and WebDataset files are read again when a batch needs them.
-//
-// A text is the content of a .txt file, byte for byte, in UTF-8 and of at most 16 MiB. The samples of
-// class folders are sorted by class and name, so shuffle them for training.
-//
-// The file x.npy is read together with a y.npy in its folder. Any other .npy file becomes the field
-// x, and the files in a folder become fields of their names. Elements are floats of 4 or 8 bytes,
-// integers, bools and text of fixed width, in any byte order and in C or Fortran order. Trailing zeros of
-// text are removed; <U is converted to UTF-8. Python objects, dates, complex numbers and float16 are
-// ErrUnsupported.
+// The path of TFRecord, WebDataset, Parquet and Arrow files may be a pattern such as train-*.tfrecord. The samples of
+// class folders are sorted by class and name, so shuffle them for training. docs/reference/data.md has the rules of
+// each format.
 //
 // Other formats are ErrUnsupported. A path that does not exist is fs.ErrNotExist.
 func Open(path string, o Options) (*InMemory, error) {
@@ -86,7 +79,7 @@ func Open(path string, o Options) (*InMemory, error) {
 
 // isTable reports whether the samples are rows of a table.
 func (m *InMemory) isTable() bool {
-	return m.lines != nil || m.parts != nil
+	return m.lines != nil || m.parts != nil && m.records == nil
 }
 
 func open(path string, o Options) (*InMemory, error) {
@@ -106,11 +99,7 @@ func open(path string, o Options) (*InMemory, error) {
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	most := o.MaxBytes
-	if most == 0 {
-		most = usualMaxBytes(sizeOf(path, info), cgroup.Available())
-	}
-	limit := newLimit(most)
+	limit := o.limit(sourceFiles(path, info)...)
 	if info.IsDir() {
 		return openFolder(path, o, limit)
 	}
@@ -160,26 +149,29 @@ func usualMaxBytes(size int64, free cgroup.Amount) int64 {
 	return most
 }
 
-// sizeOf returns the size of a file, or the sum of the files in a folder. For a .npy file it sums
-// the folder, since y.npy may belong to x.npy.
-func sizeOf(path string, info fs.FileInfo) (size int64) {
-	switch {
-	case info.IsDir():
-	case strings.EqualFold(filepath.Ext(path), ".npy"):
-		path = filepath.Dir(path)
-	default:
-		return info.Size()
-	}
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		return 0 // openFolder reports the error
-	}
-	for _, e := range entries {
-		if file, err := os.Stat(filepath.Join(path, e.Name())); err == nil && file.Mode().IsRegular() {
-			size += file.Size()
+// limit returns the limit for a source that has these files.
+func (o Options) limit(paths ...string) *limit {
+	var size int64
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() { // openFile reports the error
+			size += info.Size()
 		}
 	}
-	return size
+	return newLimit(cmp.Or(o.MaxBytes, usualMaxBytes(size, cgroup.Available())))
+}
+
+// sourceFiles returns the files of a source. A .npy file may belong to others in its folder.
+func sourceFiles(path string, info fs.FileInfo) (paths []string) {
+	if strings.EqualFold(filepath.Ext(path), ".npy") {
+		path = filepath.Dir(path)
+	} else if !info.IsDir() {
+		return []string{path}
+	}
+	entries, _ := os.ReadDir(path) // openFolder reports the error
+	for _, e := range entries {
+		paths = append(paths, filepath.Join(path, e.Name()))
+	}
+	return paths
 }
 
 func openFolder(path string, o Options, l *limit) (*InMemory, error) {
@@ -207,7 +199,7 @@ func openFolder(path string, o Options, l *limit) (*InMemory, error) {
 		return nil, err
 	case len(arrays) > 0:
 		return openNPY(path, arrays, o, l)
-	case len(records) > 0 && !imageKind.isBelow(path):
+	case len(records) > 0 && !imageKind.isIn(path, false):
 		return openRecordFolder(path, records, o)
 	case part != "":
 		o.Split = ""
@@ -216,10 +208,8 @@ func openFolder(path string, o Options, l *limit) (*InMemory, error) {
 		return nil, fmt.Errorf("%s: folders such as %s are partitions of a table (Hive), which is %w: write one file, or "+
 			"give the pattern %s without the columns in the names of folders", path, folders[0], ErrUnsupported,
 			filepath.Join(path, "*", "*.parquet"))
-	case len(folders) == 0:
-		return openFlat(path, entries, o)
 	}
-	return openClasses(path, o)
+	return openFiles(path, len(folders) == 0, o)
 }
 
 func unknownFolder(path string) error {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"steadyfit/data/internal/fault"
+	"steadyfit/data/internal/image"
 	"steadyfit/option"
 )
 
@@ -32,11 +33,11 @@ func (k *fileKind) has(path string) bool {
 	return slices.Contains(k.extensions, strings.ToLower(filepath.Ext(path)))
 }
 
-// isBelow reports whether a sub-folder of dir has files of the kind.
-func (k *fileKind) isBelow(dir string) bool {
-	// WalkDir's own errors are ignored here: openClasses reports them.
+// isIn reports whether dir has files of the kind, beside its sub-folders if flat is true, and otherwise in them.
+func (k *fileKind) isIn(dir string, flat bool) bool {
+	// WalkDir's own errors are ignored here: openFiles reports them.
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err == nil && k.has(path) && !ignored(filepath.Base(path)) && filepath.Dir(path) != filepath.Clean(dir) {
+		if err == nil && k.has(path) && !ignored(filepath.Base(path)) && (filepath.Dir(path) == filepath.Clean(dir)) == flat {
 			return errFound
 		}
 		return nil
@@ -51,84 +52,91 @@ type fileDecoder interface {
 	// column describes the samples.
 	column() column
 	// decode writes the sample of a file of size bytes to dst, starting at index at.
-	decode(w *scratch, dst vector, at int, file *os.File, size int64) error
+	decode(w *scratch, dst vector, at int, file image.Source, size int64) error
 	// describe identifies the decoder in fingerprints.
 	describe() string
 }
 
-// openClasses lists a folder of images or texts. Each sub-folder is a class; its files may be in
-// nested folders. The workers of the dataset (InMemory.Workers) decode a file when a batch needs it.
-//
-// The field x has the samples of the decoder, and y is the int64 number of the class in FieldSpec.Classes.
-// The classes of the options are in the order of their numbers; none means all sub-folders, sorted. Samples are
-// sorted by class and name, so shuffle them for training.
+// openFiles lists a folder of images or texts, whose samples are decoded when a batch needs them. If flat is false, each
+// sub-folder is a class; its files may be in nested folders. The field y is the int64 number of the class in
+// FieldSpec.Classes, and the samples are sorted by class and name. If flat is true, the folder has the files of a
+// prediction.
 //
 // Names that begin with a dot, Thumbs.db, desktop.ini and __MACOSX are ignored, and so are files beside
-// the class folders, except for images beside folders of images. Files of another kind inside a class
-// folder are ErrUnsupported. A class folder that is not one of the classes is ErrLabel. A class without files and
-// a folder without classes are ErrFormat. An error has up to ten such problems. A file that cannot be
-// decoded, such as an empty image, ends the pass that needs it with an error that names the file.
-func openClasses(dir string, o Options) (*InMemory, error) {
-	var d fileDecoder = textDecoder{}
-	names := o.CSV.Classes
-	if len(names) == 0 {
-		names = o.CSV.Names
+// the class folders, except for images beside folders of images.
+func openFiles(dir string, flat bool, o Options) (*InMemory, error) {
+	files, found := &classFiles{fileDecoder: textDecoder{}, dir: dir, names: o.CSV.Classes}, &problems{source: dir}
+	if len(files.names) == 0 {
+		files.names = o.CSV.Names
 	}
 	switch {
-	case imageKind.isBelow(dir):
+	case imageKind.isIn(dir, flat):
 		images, err := newImageDecoder(o.Images)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
-		d, names = images, o.Images.Classes
-	case !textKind.isBelow(dir):
+		files.fileDecoder, files.names = images, o.Images.Classes
+	case !textKind.isIn(dir, flat):
 		return nil, unknownFolder(dir)
+	}
+	if flat && !o.Unlabelled {
+		return nil, noClasses(dir, files.kind())
 	}
 	if err := onePart(dir, o.Split); err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, openError(dir, err)
+	if !flat {
+		return files.classes(o, found)
 	}
-	files := &classFiles{fileDecoder: d, dir: dir, names: names}
-	classes := slices.Clone(names)
+	if files.walk("", found); found.all > 0 {
+		return nil, found.err()
+	}
+	m := files.dataset()
+	return m, checkSamples(m.n)
+}
+
+// classes returns the files in class folders as a dataset.
+func (f *classFiles) classes(o Options, found *problems) (*InMemory, error) {
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		return nil, openError(f.dir, err)
+	}
+	classes := slices.Clone(f.names)
 	var labels []int64
-	found := &problems{source: dir}
 	for _, e := range entries {
 		if ignored(e.Name()) || len(found.errs) == maxProblems {
 			continue
 		}
-		isClass, err := files.isClass(e.Name())
+		isClass, err := f.isClass(e.Name())
 		if err != nil {
 			found.add(err)
 		}
 		if !isClass {
 			continue
 		}
-		before := len(files.files)
-		files.list(e.Name(), found)
+		before := len(f.files)
+		f.list(e.Name(), found)
 		class := slices.Index(classes, e.Name())
 		if class < 0 && o.CSV.Numbers != "" && !o.Unlabelled {
 			if class, err = strconv.Atoi(e.Name()); err != nil {
 				found.add(option.Errorf("%s: the name of the class folder is not a number, and labels are numbers, because %s: "+
-					"list the names in the order of their numbers ({CSVOptions.Classes}): %w", filepath.Join(dir, e.Name()),
+					"list the names in the order of their numbers ({CSVOptions.Classes}): %w", filepath.Join(f.dir, e.Name()),
 					o.CSV.Numbers, ErrLabel))
 			}
 		} else if class < 0 {
 			class = len(classes)
 			classes = append(classes, e.Name())
 		}
-		labels = append(labels, slices.Repeat([]int64{int64(class)}, len(files.files)-before)...)
+		labels = append(labels, slices.Repeat([]int64{int64(class)}, len(f.files)-before)...)
 	}
 	if err := found.err(); err != nil {
 		return nil, err
 	}
 	if len(labels) == 0 {
-		return nil, noClasses(dir, d.kind())
+		return nil, noClasses(f.dir, f.kind())
 	}
-	m := files.dataset()
-	if err := m.add("y", array{[]int{m.n}, vec[int64](labels)}, dir); err != nil {
+	m := f.dataset()
+	if err := m.add("y", array{[]int{m.n}, vec[int64](labels)}, f.dir); err != nil {
 		return nil, err
 	}
 	m.columns[1].classes = classes
@@ -139,33 +147,6 @@ func noClasses(dir string, kind *fileKind) error {
 	return fmt.Errorf("%s: it has no class folders: put the %s of each class in a sub-folder with the name of the "+
 		"class (%s, %s, ...); only a prediction needs no classes: %w",
 		dir, kind.many, filepath.Join(dir, "cat"), filepath.Join(dir, "dog"), ErrFormat)
-}
-
-// openFlat lists a folder of images or texts without class folders. The only field is x.
-func openFlat(dir string, entries []fs.DirEntry, o Options) (*InMemory, error) {
-	has := func(kind *fileKind) bool {
-		return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !ignored(e.Name()) && kind.has(e.Name()) })
-	}
-	files, found := &classFiles{fileDecoder: textDecoder{}, dir: dir}, &problems{source: dir}
-	switch images := has(imageKind); {
-	case !images && !has(textKind):
-		return nil, unknownFolder(dir)
-	case !o.Unlabelled:
-		return nil, noClasses(dir, map[bool]*fileKind{true: imageKind, false: textKind}[images])
-	case images:
-		var err error
-		if files.fileDecoder, err = newImageDecoder(o.Images); err != nil {
-			return nil, fmt.Errorf("%s: %w", dir, err)
-		}
-	}
-	if err := onePart(dir, o.Split); err != nil {
-		return nil, err
-	}
-	if files.walk("", found); found.all > 0 {
-		return nil, found.err()
-	}
-	m := files.dataset()
-	return m, checkSamples(m.n)
 }
 
 // trained, tested and validated list the possible names of folders and files with a part, without regard
@@ -220,10 +201,11 @@ func ignored(name string) bool {
 		strings.ToLower(name))
 }
 
+// list quotes the first and the last names.
 func list(names []string) string {
-	const most = 8
-	if len(names) > most {
-		return fmt.Sprintf("%q ...", names[:most])
+	const most = 12
+	if n := len(names); n > most {
+		return fmt.Sprintf("%q ... %q", names[:most/2], names[n-most/2:])
 	}
 	return fmt.Sprintf("%q", names)
 }
@@ -286,7 +268,7 @@ func (f *classFiles) isClass(name string) (bool, error) {
 // checkPart returns an error if an entry of the folder has the name of a part and contains class folders.
 func (f *classFiles) checkPart(name string) error {
 	path, part := filepath.Join(f.dir, name), strings.ToLower(name)
-	if len(f.names) > 0 || !slices.Contains(trained, part) && !slices.Contains(tested, part) || !f.kind().isBelow(path) {
+	if len(f.names) > 0 || !slices.Contains(trained, part) && !slices.Contains(tested, part) || !f.kind().isIn(path, false) {
 		return nil
 	}
 	return fmt.Errorf("%s: the folder has the name of a part and contains folders of %s, so it is not a class: open it "+

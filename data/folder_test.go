@@ -127,7 +127,7 @@ func TestTextsOfOtherEncodings(t *testing.T) {
 	gone := put(t, dir, "pos/3.txt", nil)
 	require.NoError(t, os.Remove(gone))
 	says := []string{
-		filepath.Join(dir, "neg/1.txt") + `: line 2: found "f\xe9\nlast", expected text in UTF-8; convert the file, for example with iconv -f latin1 -t utf-8`,
+		filepath.Join(dir, "neg/1.txt") + `: line 2: found "\xe9\nlast", expected text in UTF-8; convert the file, for example with iconv -f latin1 -t utf-8`,
 		filepath.Join(dir, "neg/2.txt") + `: line 1: found "\xff\xfea\x00b\x00", expected text in UTF-8; convert the file, for example with iconv -f latin1 -t utf-8`,
 		large + ": larger than allowed: a text of 16777217 bytes",
 		gone + ": no such file or directory; it existed when the folder was opened",

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"fmt"
-	"os"
 	"strings"
 
 	"steadyfit/data/internal/image"
@@ -81,12 +80,8 @@ func (d *imageDecoder) describe() string {
 	return text
 }
 
-func (d *imageDecoder) decode(w *scratch, dst vector, at int, file *os.File, size int64) error {
-	return d.sample(w, dst, at, file, size)
-}
-
-// sample decodes an image of size bytes with the memory of a worker.
-func (d *imageDecoder) sample(w *scratch, dst vector, at int, from image.Source, size int64) error {
+// decode decodes an image of size bytes with the memory of a worker.
+func (d *imageDecoder) decode(w *scratch, dst vector, at int, from image.Source, size int64) error {
 	decoder, ok := w.kept[d].(*image.Worker)
 	if !ok {
 		decoder = d.pixels.NewWorker()
@@ -109,8 +104,8 @@ type imageTexts struct {
 }
 
 func (f *imageTexts) make(w *scratch, dst vector, at int, s Sample) error {
-	if err := f.images.sample(w, dst, at, strings.NewReader(f.texts[s.Row]), int64(len(f.texts[s.Row]))); err != nil {
-		path, record := partOf(f.parts, s.Row)
+	if err := f.images.decode(w, dst, at, strings.NewReader(f.texts[s.Row]), int64(len(f.texts[s.Row]))); err != nil {
+		_, path, record := partOf(f.parts, s.Row)
 		return fmt.Errorf("%s: record %d: %s: %w", path, record, f.name, err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +25,7 @@ type InMemory struct {
 	n    int
 	// lines are the line numbers of all rows in a text file; nil for other sources.
 	lines []int
-	// parts are the files of a table of typed columns; nil for other sources.
+	// parts are the files of records or of a table of typed columns; nil for other sources.
 	parts []filePart
 	// files are the open files. Derived datasets share them.
 	files   []io.Closer
@@ -176,13 +177,18 @@ func (m *InMemory) fill(w *scratch, s *slab, at int, order order, epoch, from, t
 	rows := order.between(&w.rows, from, to)
 	for i := range m.columns {
 		c := &m.columns[i]
+		if c.values == nil {
+			continue
+		}
 		var err error
-		switch {
-		case c.values == nil:
-		case rows == nil:
+		if rows == nil {
 			err = c.values.copyTo(s.vectors[i], at*c.width, from*c.width, to*c.width)
-		default:
-			err = c.values.gatherTo(s.vectors[i], at*c.width, rows, c.width)
+		}
+		for k, row := range rows {
+			err = cmp.Or(err, c.values.copyTo(s.vectors[i], (at+k)*c.width, int(row)*c.width, int(row+1)*c.width))
+		}
+		if on, ok := c.values.(diskArray); ok {
+			err = cmp.Or(err, on.file.unchanged())
 		}
 		if err != nil {
 			return err

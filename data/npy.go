@@ -48,30 +48,33 @@ func openOneNPY(path string, o Options, l *limit) (*InMemory, error) {
 
 // openNPY reads one array per file, into a field with the name of the file.
 func openNPY(name string, paths []string, o Options, l *limit) (*InMemory, error) {
-	byField := make(map[string]string)
 	var names []string
 	for _, path := range paths {
-		field := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
-		names = append(names, field)
-		byField[field] = path
-	}
-	chosen, err := parts(name, o.part(), names)
-	if err != nil {
-		return nil, err
+		names = append(names, strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)))
 	}
 	m := &InMemory{name: name}
+	return m.opened(m.addParts(names, o, func(i int, field string) error {
+		return m.openArray(field, paths[i], o.OnDisk, l)
+	}))
+}
+
+// addParts adds the arrays of a part. add adds array i with the name of a field.
+func (m *InMemory) addParts(names []string, o Options, add func(i int, field string) error) error {
+	chosen, err := parts(m.name, o.part(), names)
+	if err != nil {
+		return err
+	}
 	m.leaveOut(chosen, o.Ignore)
-	found := problems{source: name}
-	for _, n := range names {
-		if chosen[n] == "" {
+	found := problems{source: m.name}
+	for i, name := range names {
+		if chosen[name] == "" {
 			continue
 		}
-		if err := m.openArray(chosen[n], byField[n], o.OnDisk, l); err != nil &&
-			(!found.add(err) || errors.Is(err, ErrTooLarge)) {
+		if err := add(i, chosen[name]); err != nil && (!found.add(err) || errors.Is(err, ErrTooLarge)) {
 			break
 		}
 	}
-	return m.opened(found.err())
+	return found.err()
 }
 
 func (m *InMemory) opened(err error) (*InMemory, error) {
@@ -170,27 +173,13 @@ func (m *InMemory) readMembers(r io.ReaderAt, size int64, o Options, l *limit, s
 	if len(names) == 0 {
 		return fmt.Errorf("%s: the archive is empty: %w", m.name, ErrFormat)
 	}
-	chosen, err := parts(m.name, o.part(), names)
-	if err != nil {
-		return err
-	}
-	m.leaveOut(chosen, o.Ignore)
-	found := problems{source: m.name}
-	for i, f := range archive.File {
-		if chosen[names[i]] == "" {
-			continue
-		}
-		a, err := readMember(f, r, size, l, stays)
+	return m.addParts(names, o, func(i int, field string) error {
+		a, err := readMember(archive.File[i], r, size, l, stays)
 		if err != nil {
-			err = fmt.Errorf("%s: array %q: %w", m.name, names[i], err)
-		} else {
-			err = m.add(chosen[names[i]], a, m.name)
+			return fmt.Errorf("%s: array %q: %w", m.name, names[i], err)
 		}
-		if err != nil && (!found.add(err) || errors.Is(err, ErrTooLarge)) {
-			break
-		}
-	}
-	return found.err()
+		return m.add(field, a, m.name)
+	})
 }
 
 func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, stays *diskFile) (array, error) {

@@ -418,7 +418,10 @@ func FuzzNPY(f *testing.F) {
 		var err error
 		testkit.Allocates(t, 1<<20+64*len(raw), func() { a, err = readBytes(raw) })
 		// Values on disk equal values in memory.
-		m := &diskFile{path: "fuzz", r: closable{bytes.NewReader(raw)}}
+		stored, openErr := os.Open(write(t, "fuzz.npy", raw))
+		require.NoError(t, openErr)
+		defer stored.Close()
+		m := newDiskFile("fuzz", stored)
 		stays, ok, mapErr := m.array(0, int64(len(raw)), nil)
 		if err != nil {
 			require.False(t, ok && mapErr == nil, "%v", err)

@@ -17,31 +17,14 @@ const splitStream = ^uint64(0)
 // the length. A resumed training needs the same order on any machine and with any version of Go.
 // rand.Shuffle does not promise that, but the raw output of the generator does. TestOrderGolden
 // checks the result.
-//
-// A block of numbers is drawn before the elements are swapped, so that the processor can load several
-// elements of a large order at the same time.
 func shuffleOrder(order []uint32, seed, stream uint64) {
 	for i := range order {
 		order[i] = uint32(i)
 	}
 	source := randomOf(seed, stream)
-	var drawn [512]uint32
-	for i := len(order) - 1; i > 0; {
-		block := drawn[:min(i, len(drawn))]
-		for k := 0; k < len(block); {
-			// Like the function below in this file, the loop rejects numbers that are too large. It
-			// overwrites a rejected number, which costs less than a branch.
-			last := uint64(i - k)
-			v := source.Uint64() & (uint64(1)<<bits.Len64(last) - 1)
-			block[k] = uint32(v)
-			if v <= last {
-				k++
-			}
-		}
-		for _, j := range block {
-			order[i], order[j] = order[j], order[i]
-			i--
-		}
+	for i := len(order) - 1; i > 0; i-- {
+		j := below(source, uint64(i)+1)
+		order[i], order[j] = order[j], order[i]
 	}
 }
 

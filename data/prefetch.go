@@ -22,9 +22,6 @@ func Prefetch(ds Dataset, n int) *Prefetched {
 	return &Prefetched{Dataset: ds, ahead: min(max(n, 0), contract.MaxAhead)}
 }
 
-// fewAhead is the maximum number of batches ahead for which release wakes a goroutine at every batch.
-const fewAhead = 8
-
 // Prefetched is a dataset whose batches are read ahead. It is made by Prefetch and safe for
 // concurrent use. Concurrent passes have separate buffers.
 type Prefetched struct {
@@ -51,7 +48,6 @@ type ring struct {
 	queue   []*slabBatch // batches that are ready or being read, in order
 	left    bool         // whether the consumer has left the loop
 	failed  bool         // whether an error prevents further batches
-	err     error        // error of allocating a slab, returned after the batches in queue
 	running int          // number of goroutines
 	// work wakes goroutines that wait for a free slab or a chunk. ready wakes the consumer, which
 	// waits for a batch or for the end of the goroutines.
@@ -164,7 +160,7 @@ func (rs *rings) begin(ds Dataset, ahead int, p Pass) (*ring, error) {
 		r.slabs = append(r.slabs, s)
 		r.free = append(r.free, s)
 	}
-	r.left, r.failed, r.err, r.pass = false, false, nil, p
+	r.left, r.failed, r.pass = false, false, p
 	r.upcoming, r.batches = p.Skip, math.MaxInt
 	if inMemory {
 		r.order, r.batches, r.workers = m.order(&r.reused, p.Epoch), p.batches(m.n), m.scratch(r.workers)
@@ -242,12 +238,7 @@ func (r *ring) take() (b *slabBatch, at, n int) {
 			continue
 		}
 		if len(r.free) == 0 { // the consumer has kept a slab
-			s, err := newSlab(r.source, r.samples)
-			if err != nil {
-				r.failed, r.err = true, err
-				r.work.Broadcast()
-				continue
-			}
+			s, _ := newSlab(r.source, r.samples) // which begin has done before
 			r.slabs, r.free = append(r.slabs, s), append(r.free, s)
 		}
 		// The first free slab has been unused for the longest time.
@@ -299,14 +290,13 @@ func (r *ring) receive() (*slabBatch, error) {
 			return b, b.err
 		}
 		if r.running == 0 {
-			return nil, r.err
+			return nil, nil
 		}
 		r.ready.Wait()
 	}
 }
 
-// release frees the slab of a batch that the consumer has used. With more than fewAhead batches ahead, it wakes
-// goroutines only when half of the slabs are free.
+// release frees the slab of a batch that the consumer has used.
 func (r *ring) release(b *slabBatch) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -316,9 +306,7 @@ func (r *ring) release(b *slabBatch) {
 	} else {
 		r.free = append(r.free, s)
 	}
-	if most := len(r.slabs); s.kept || most <= fewAhead+1 || len(r.free) >= most/2 {
-		r.work.Broadcast()
-	}
+	r.work.Broadcast()
 }
 
 // leave ends the pass after its goroutines have ended, and keeps the ring for the next pass.

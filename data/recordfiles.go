@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"steadyfit/internal/cgroup"
 	"steadyfit/internal/files"
 )
 
@@ -32,17 +30,13 @@ func recordKind(path string) string {
 
 // openRecordFiles opens files of records of one format as a dataset.
 func openRecordFiles(name string, paths []string, o Options) (*InMemory, error) {
-	var bytes int64
 	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil { // openFile reports the error
-			bytes += info.Size()
-		}
 		if recordKind(path) != recordKind(paths[0]) {
 			return nil, fmt.Errorf("%s: %s and %s have different formats; use files of one format, with the extension "+
 				".tfrecord, .tar, .parquet or .arrow: %w", name, paths[0], path, ErrFormat)
 		}
 	}
-	limit := newLimit(cmp.Or(o.MaxBytes, usualMaxBytes(bytes, cgroup.Available())))
+	limit := o.limit(paths...)
 	switch recordKind(paths[0]) {
 	case ".parquet":
 		return newTable(name, o).readTyped(paths, openParquet, limit)

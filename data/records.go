@@ -12,7 +12,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"sort"
 	"strconv"
 	"sync/atomic"
 
@@ -36,7 +35,8 @@ type recordFormat interface {
 // opened, to check them and to make an index. Later, a worker reads the record of a sample when a batch needs it.
 type recordSet struct {
 	format  recordFormat
-	files   []*recordFile
+	files   []filePart
+	open    []*os.File
 	closed  atomic.Bool
 	options Options
 	images  *imageDecoder // nil if no value is an image
@@ -66,13 +66,6 @@ const onlyLater = -2
 
 // recordBytes is the size of a record in the index.
 const recordBytes = 16
-
-// recordFile is a file of a recordSet.
-type recordFile struct {
-	path  string
-	from  *os.File // nil if opening it has failed
-	first int      // row of the first record
-}
 
 // recordField makes the values of a column.
 type recordField struct {
@@ -149,30 +142,23 @@ func openRecords(name string, paths []string, format recordFormat, o Options) (*
 
 // addFile reads a file, which stays open.
 func (s *recordSet) addFile(path string) error {
-	file := &recordFile{path: path, first: len(s.records)}
-	s.files = append(s.files, file)
+	s.files = append(s.files, filePart{path, len(s.records)})
 	f, size, err := openFile(path)
 	if err != nil {
 		return err
 	}
-	file.from = f
+	s.open = append(s.open, f)
 	return s.format.scan(f, size, s.add)
-}
-
-// position returns the file of a row, and the number of its record in the file.
-func (s *recordSet) position(row int) (*recordFile, int) {
-	i := sort.Search(len(s.files), func(i int) bool { return s.files[i].first > row }) - 1
-	return s.files[i], row - s.files[i].first
 }
 
 // failed adds the path of the file, and to a *RowError the number of the record, to an error.
 func (s *recordSet) failed(row int, err error) error {
-	file, number := s.position(row)
+	_, path, number := partOf(s.files, row)
 	if row := (*RowError)(nil); errors.As(err, &row) {
-		row.File, row.Unit, row.Row = file.path, "record", number
+		row.File, row.Unit, row.Row = path, "record", number
 		return err
 	}
-	return fmt.Errorf("%s: %w", file.path, fault.WithoutPath(err))
+	return fmt.Errorf("%s: %w", path, fault.WithoutPath(err))
 }
 
 // add adds a record. For a record that cannot be used, it keeps the problem, and returns an error
@@ -194,13 +180,10 @@ func (s *recordSet) add(offset int64, sum uint32, raw []byte) error {
 	}
 	if wrong := (*RowError)(nil); errors.As(err, &wrong) {
 		if s.found.addCell(s.failed(row, err)) {
-			return checkSamples(row + 1)
+			return nil
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return checkSamples(row + 1)
+	return err
 }
 
 // addLabel adds the label of a record.
@@ -228,7 +211,7 @@ func (s *recordSet) start(raw []byte) (err error) {
 	first := map[string]value{}
 	for name, v := range s.format.values(raw, &err) {
 		if _, twice := first[name]; twice {
-			return s.twice(name)
+			return s.wrong(name, "two values with this name", "unique names, also in upper and lower case")
 		}
 		if first[name] = v; len(first) > maxFields {
 			return recordError(fmt.Sprintf("more than %d values", maxFields), "the inputs of a model",
@@ -315,14 +298,6 @@ func (s *recordSet) wrong(name, found, expected string) error {
 	}
 }
 
-// twice returns an error for a record with two values of one name.
-func (s *recordSet) twice(name string) error {
-	return &RowError{
-		Unit: "record", Column: strconv.Quote(name), Found: "two values with this name", Expected: "unique names",
-		Fix: "rename or remove one, also where names differ only in upper and lower case", Err: ErrFormat,
-	}
-}
-
 // split returns the values of a record in the order of the fields. They share the memory of raw.
 func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
 	values = slices.Grow(values[:0], len(s.fields))[:len(s.fields)]
@@ -342,7 +317,7 @@ func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
 		case v.err != nil:
 			return values, v.err
 		case values[i].kind != nil:
-			return values, s.twice(name)
+			return values, s.wrong(name, "two values with this name", "unique names, also in upper and lower case")
 		}
 		if len(v.whole) == v.count && v.whole != nil && s.fields[i].value.kind == dtype.For[int64]() {
 			v.kind, v.decoded = dtype.For[int64](), v.whole
@@ -362,7 +337,10 @@ func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
 
 // dataset completes m with the columns.
 func (s *recordSet) dataset(m *InMemory) error {
-	m.n, m.out = len(s.records), s.out
+	m.n, m.out, m.parts = len(s.records), s.out, s.files
+	if err := checkSamples(m.n); err != nil {
+		return fmt.Errorf("%s: %w", m.name, err)
+	}
 	var names []string
 	for _, f := range s.fields {
 		if f == s.label {
@@ -446,13 +424,13 @@ func (f *recordField) make(w *scratch, dst vector, at int, s Sample) error {
 	v := held.values[f.index]
 	if f.image {
 		raw := v.text()
-		err = f.set.images.sample(w, dst, at, bytes.NewReader(raw), int64(len(raw)))
+		err = f.set.images.decode(w, dst, at, bytes.NewReader(raw), int64(len(raw)))
 	} else {
 		err = v.decode(dst, at)
 	}
 	if err != nil {
-		file, number := f.set.position(s.Row)
-		return fmt.Errorf("%s: record %d: %s: %w", file.path, number, f.name, err)
+		_, path, number := partOf(f.set.files, s.Row)
+		return fmt.Errorf("%s: record %d: %s: %w", path, number, f.name, err)
 	}
 	return nil
 }
@@ -481,13 +459,13 @@ func (s *recordSet) hold(w *scratch, row int) (*heldRecord, error) {
 
 // fetch reads the bytes of a record, and compares them with the checksum in the index.
 func (s *recordSet) fetch(held *heldRecord, row int) error {
-	file, _ := s.position(row)
+	file, _, _ := partOf(s.files, row)
 	found := s.records[row]
 	if s.closed.Load() {
 		return errClosed
 	}
 	held.raw = slices.Grow(held.raw[:0], int(found.length))[:found.length]
-	if err := readAt(file.from, held.raw, found.offset); err != nil {
+	if err := readAt(s.open[file], held.raw, found.offset); err != nil {
 		return err
 	}
 	if wire.Checksum(held.raw) != found.sum {
@@ -503,10 +481,8 @@ func (s *recordSet) Close() error {
 		return nil
 	}
 	var errs []error
-	for _, f := range s.files {
-		if f.from != nil {
-			errs = append(errs, f.from.Close())
-		}
+	for _, f := range s.open {
+		errs = append(errs, f.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -41,18 +41,11 @@ type CSVOptions struct {
 	Known []string
 	// Inputs are the inputs of the model, without the label: their names, their types, and the shapes of
 	// their samples. A dimension of any size is -1. FieldSpec.Columns names the columns that feed an input, in
-	// the order of its values. If it is nil, the column with the name of the input feeds it or, if the input takes
-	// n values, the n columns whose names begin with its name; the other columns feed together an input that then
-	// has none and takes a row of values. If Inputs is empty, or has one input that does not take a text, all
-	// columns become the field x. Further columns become fields, of text in CSV files.
+	// the order of its values; docs/reference/data.md has the rules for an input without them. Columns that feed no
+	// input become fields, of text in CSV files.
 	//
-	// In JSON lines and records, columns become x only if there is an input, each column has one value per
-	// row, and none has the name of the input, unless the input takes a row of values. Otherwise, each
-	// column is a field, and an only column has the name x.
-	//
-	// A field has the type string or bool if its input has. Other fields of x are float32, or float64 if
-	// the input has another type than a float of 32 bits or fewer, and an integer below 2^53, such as an
-	// identifier, would be rounded by float32.
+	// A field has the type string or bool if its input has. Numbers are float32, or float64 if the input has another type
+	// than a float of 32 bits or fewer, and an integer below 2^53, such as an identifier, would be rounded by float32.
 	Inputs []FieldSpec
 	// InputsOnly leaves out columns that feed no input (InMemory.LeftOut), except the label and sample_weight.
 	InputsOnly bool
@@ -142,9 +135,9 @@ type filePart struct {
 }
 
 // partOf returns the file of a row, and the number of its record in the file.
-func partOf(parts []filePart, row int) (path string, record int) {
-	i := sort.Search(len(parts), func(i int) bool { return parts[i].first > row }) - 1
-	return parts[i].path, row - parts[i].first
+func partOf(parts []filePart, row int) (i int, path string, record int) {
+	i = sort.Search(len(parts), func(i int) bool { return parts[i].first > row }) - 1
+	return i, parts[i].path, row - parts[i].first
 }
 
 func newTable(name string, o Options) *table {
@@ -288,15 +281,8 @@ func (t *table) findLabel(columns int) error {
 		return fmt.Errorf("no label column %s: the file has no header and has %d columns; give a number from 1, or -1 for "+
 			"the last: %w", quote(label), columns, ErrField)
 	case t.label < 0:
-		// The label is usually one of the last columns, so the message has the last ones.
-		const most = 12
-		shown := fmt.Sprintf("%q", t.names)
-		if len(t.names) > most {
-			shown = fmt.Sprintf("%q ... %q", t.names[:most/2], t.names[len(t.names)-most/2:])
-		}
 		return fmt.Errorf("no label column %s among the %d columns %s; give a name from the header, a number from 1, or "+
-			"-1 for the last: %w",
-			quote(label), columns, shown, ErrField)
+			"-1 for the last: %w", quote(label), columns, list(t.names), ErrField)
 	}
 	return nil
 }
@@ -403,9 +389,6 @@ func (t *table) row(cells []cell) bool {
 		if err := t.values.take(int64(8 * (1 + len(cells)))); err != nil {
 			return t.fail(err)
 		}
-	}
-	if err := checkSamples(t.n); err != nil {
-		return t.fail(err)
 	}
 	for _, f := range t.fields {
 		for _, i := range f.columns {

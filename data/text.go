@@ -5,12 +5,12 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
 
 	"steadyfit/data/internal/fault"
+	"steadyfit/data/internal/image"
 	"steadyfit/internal/dtype"
 )
 
@@ -80,22 +80,18 @@ func damaged(line int) error {
 }
 
 // notUTF8 describes text that is not UTF-8. The error has the number of the line in the text. Of a long
-// text, it shows the part from the character before the first invalid byte.
+// text, it shows the part from the first invalid byte.
 func notUTF8(text string) *RowError {
-	from, at := 0, 0
-	for at < len(text) {
-		r, size := utf8.DecodeRuneInString(text[at:])
-		if r == utf8.RuneError && size == 1 {
-			break
-		}
-		from, at = at, at+size
+	at := 0
+	for r, size := utf8.DecodeRuneInString(text); r != utf8.RuneError || size > 1; {
+		at += size
+		r, size = utf8.DecodeRuneInString(text[at:])
 	}
 	wrong := &RowError{Unit: "line", Row: 1 + strings.Count(text[:at], "\n"), Expected: "text in UTF-8", Err: ErrFormat,
-		Fix: "convert the file, for example with iconv -f latin1 -t utf-8"}
-	if len(text) <= maxQuoted {
-		from = 0
+		Found: quote(text), Fix: "convert the file, for example with iconv -f latin1 -t utf-8"}
+	if len(text) > maxQuoted {
+		wrong.Found = quote(text[at:])
 	}
-	wrong.Found = quote(text[from:])
 	return wrong
 }
 
@@ -108,7 +104,7 @@ func (textDecoder) column() column { return column{width: 1, kind: dtype.For[str
 
 func (textDecoder) describe() string { return textKind.many }
 
-func (textDecoder) decode(_ *scratch, dst vector, at int, file *os.File, size int64) error {
+func (textDecoder) decode(_ *scratch, dst vector, at int, file image.Source, size int64) error {
 	if size > maxRow {
 		return fmt.Errorf("%w: a text of %d bytes, more than the limit of %d: divide or remove it", ErrTooLarge, size, maxRow)
 	}

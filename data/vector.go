@@ -21,8 +21,6 @@ type origin interface {
 	kind() *dtype.Type
 	// copyTo copies the elements in [from, to) to dst[at:].
 	copyTo(dst vector, at, from, to int) error
-	// gatherTo copies the samples with the numbers in rows, of width elements each, to dst[at:].
-	gatherTo(dst vector, at int, rows []uint32, width int) error
 }
 
 // vector is a slice of any element type. The type switch happens once per dataset, in vectorOf.
@@ -64,43 +62,16 @@ func (v vec[T]) copyValues(src any, n int) bool {
 	return ok && len(s) == n && copy(v, s) == n
 }
 
-func (v vec[T]) gatherTo(dst vector, at int, rows []uint32, width int) error {
-	to := dst.(vec[T])[at : at+len(rows)*width]
-	if width == 1 {
-		for i, r := range rows {
-			to[i] = v[r]
-		}
-		return nil
-	}
-	for i, r := range rows {
-		copy(to[i*width:(i+1)*width], v[int(r)*width:])
-	}
-	return nil
-}
-
 func (v vec[T]) fromFortran(shape []int) vector {
-	// The loop follows the order of the result. The source position moves by the column-major
-	// stride of the dimension that advances.
-	stride := make([]int, len(shape))
-	step := 1
-	for d, n := range shape {
-		stride[d] = step
-		step *= n
-	}
 	out := make(vec[T], len(v))
-	at := make([]int, len(shape))
-	from := 0
 	for i := range out {
-		out[i] = v[from]
-		for d := len(shape) - 1; d >= 0; d-- {
-			at[d]++
-			from += stride[d]
-			if at[d] < shape[d] {
-				break
-			}
-			from -= at[d] * stride[d]
-			at[d] = 0
+		from, rest, stride := 0, i, len(v)
+		for d := len(shape) - 1; d >= 0; d-- { // the last dimension has the largest stride in v
+			stride /= shape[d]
+			from += rest % shape[d] * stride
+			rest /= shape[d]
 		}
+		out[i] = v[from]
 	}
 	return out
 }

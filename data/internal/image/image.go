@@ -34,6 +34,10 @@ import (
 const (
 	maxPixels   = 100_000_000 // of an image
 	decodeBytes = 256 << 20   // of all images that are decoded at a time
+
+	// density is the maximum number of pixels per byte of a file, except for WebP. It detects a false header before memory
+	// is allocated. Deflate expands a byte to at most 1032 bytes of 8 pixels each.
+	density = 8256
 )
 
 // imageFormat is an image format. The registry of package image is not used, since other packages
@@ -44,19 +48,14 @@ type imageFormat struct {
 	magic  string
 	config func(io.Reader) (image.Config, error)
 	decode func(io.Reader) (image.Image, error)
-	// density is the maximum number of pixels per byte of a file; 0 means no limit. It detects a
-	// false header before memory is allocated. Deflate expands a byte to at most 1032 bytes of 8
-	// pixels each.
-	density int64
 }
 
 var imageFormats = []imageFormat{
-	{"JPEG", "\xff\xd8", jpeg.DecodeConfig, jpeg.Decode, 8256},
-	{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, 8256},
-	{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, 8256},
-	// A WebP image of one colour takes almost no bits per pixel, so there is no limit.
-	{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode, 0},
-	{"BMP", "BM", bmp.DecodeConfig, bmp.Decode, 8256},
+	{"JPEG", "\xff\xd8", jpeg.DecodeConfig, jpeg.Decode},
+	{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode},
+	{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode},
+	{"WebP", "RIFF????WEBPVP8", webp.DecodeConfig, webp.Decode},
+	{"BMP", "BM", bmp.DecodeConfig, bmp.Decode},
 }
 
 // detect returns the format of an image that begins with head.
@@ -179,7 +178,7 @@ func (w *Worker) identify(from Source, size int64) (format imageFormat, config i
 	case config.Width > maxPixels/config.Height:
 		err = fmt.Errorf("%w: %dx%d pixels, more than the limit of %d: make it smaller", fault.ErrTooLarge, config.Width,
 			config.Height, maxPixels)
-	case format.density > 0 && pixels/format.density > size:
+	case format.name != "WebP" && pixels/density > size:
 		err = broken(format, fmt.Errorf("%dx%d pixels do not fit in %d bytes", config.Width, config.Height, size))
 	case format.name == "JPEG" && size > 16<<20+8*pixels:
 		err = fmt.Errorf("%w: a JPEG file of %d bytes with %dx%d pixels: replace or remove it", fault.ErrTooLarge, size,
