@@ -57,8 +57,8 @@ type fileDecoder interface {
 	describe() string
 }
 
-// openFiles lists a folder of images or texts, whose samples are decoded when a batch needs them. If flat is false, each
-// sub-folder is a class; its files may be in nested folders. The field y is the int64 number of the class in
+// openFiles lists a folder of images or texts, whose samples are decoded when a batch needs them. If flat is false,
+// each sub-folder is a class; its files may be in nested folders. The field y is the int64 number of the class in
 // FieldSpec.Classes, and the samples are sorted by class and name. If flat is true, the folder has the files of a
 // prediction.
 //
@@ -268,7 +268,8 @@ func (f *classFiles) isClass(name string) (bool, error) {
 // checkPart returns an error if an entry of the folder has the name of a part and contains class folders.
 func (f *classFiles) checkPart(name string) error {
 	path, part := filepath.Join(f.dir, name), strings.ToLower(name)
-	if len(f.names) > 0 || !slices.Contains(trained, part) && !slices.Contains(tested, part) || !f.kind().isIn(path, false) {
+	isPart := slices.Contains(trained, part) || slices.Contains(tested, part)
+	if len(f.names) > 0 || !isPart || !f.kind().isIn(path, false) {
 		return nil
 	}
 	return fmt.Errorf("%s: the folder has the name of a part and contains folders of %s, so it is not a class: open it "+

@@ -82,10 +82,10 @@ func (d *imageDecoder) describe() string {
 
 // decode decodes an image of size bytes with the memory of a worker.
 func (d *imageDecoder) decode(w *scratch, dst vector, at int, from image.Source, size int64) error {
-	decoder, ok := w.kept[d].(*image.Worker)
+	decoder, ok := w.state[d].(*image.Worker)
 	if !ok {
 		decoder = d.pixels.NewWorker()
-		w.kept[d] = decoder
+		w.state[d] = decoder
 	}
 	n := d.options.Height * d.options.Width * d.options.Channels
 	if to, ok := dst.(vec[uint8]); ok {

@@ -77,7 +77,7 @@ func painted(raw []byte, o ImageOptions) ([]uint8, error) {
 		return nil, err
 	}
 	dst := make([]uint8, d.column().width)
-	return dst, d.decode(&scratch{kept: map[any]any{}}, vec[uint8](dst), 0, bytes.NewReader(raw), int64(len(raw)))
+	return dst, d.decode(&scratch{state: map[any]any{}}, vec[uint8](dst), 0, bytes.NewReader(raw), int64(len(raw)))
 }
 
 func TestOpenImages(t *testing.T) {

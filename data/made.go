@@ -52,9 +52,9 @@ func (fromFiles) repeats() bool { return true }
 // scratch is the memory of one worker: row numbers, samples between two functions of a column, and the
 // state of makers.
 type scratch struct {
-	rows    []uint32
-	between map[maker]vector
-	kept    map[any]any
+	rows   []uint32
+	inputs map[maker]vector
+	state  map[any]any
 }
 
 // scratch returns the memory of the workers of a pass. It reuses that of an earlier pass.
@@ -66,7 +66,7 @@ func (m *InMemory) scratch(have []*scratch) []*scratch {
 		}
 	}
 	for len(have) < n {
-		have = append(have, &scratch{between: make(map[maker]vector), kept: make(map[any]any)})
+		have = append(have, &scratch{inputs: make(map[maker]vector), state: make(map[any]any)})
 	}
 	return have[:n]
 }
@@ -173,10 +173,10 @@ func (g *mapped[D, S]) source(w *scratch, s Sample) ([]S, error) {
 	if v, ok := c.values.(vec[S]); ok {
 		return v[from : from+c.width : from+c.width], nil
 	}
-	input, ok := w.between[g]
+	input, ok := w.inputs[g]
 	if !ok {
 		input = makeVector(c.kind, c.width)
-		w.between[g] = input
+		w.inputs[g] = input
 	}
 	if c.values != nil {
 		return input.(vec[S]), c.values.copyTo(input, 0, from, from+c.width)

@@ -150,7 +150,7 @@ func TestWorkersAreBounded(t *testing.T) {
 				// Each worker keeps one sample per function.
 				require.Len(t, ds.idle.next.workers, workers)
 				for _, h := range ds.idle.next.workers {
-					require.Empty(t, h.between, "the samples of the function lie in memory already")
+					require.Empty(t, h.inputs, "the samples of the function lie in memory already")
 				}
 			})
 		}
@@ -166,9 +166,9 @@ func TestScratchIsReused(t *testing.T) {
 	}
 	require.Len(t, ds.idle.next.workers, 3)
 	for _, h := range ds.idle.next.workers {
-		require.LessOrEqual(t, len(h.between), 2, "images, and augmented ones")
-		require.LessOrEqual(t, len(h.kept), 1)
-		for _, v := range h.between {
+		require.LessOrEqual(t, len(h.inputs), 2, "images, and augmented ones")
+		require.LessOrEqual(t, len(h.state), 1)
+		for _, v := range h.inputs {
 			require.Equal(t, 8*8*3, v.len())
 		}
 	}

@@ -409,19 +409,19 @@ func (f *recordField) describe() string {
 	return f.name
 }
 
-// heldRecord is the record that a worker read last. The next record reuses the memory of raw.
-type heldRecord struct {
+// lastRecord is the record that a worker read last. The next record reuses the memory of raw.
+type lastRecord struct {
 	row    int
 	raw    []byte
 	values []value
 }
 
 func (f *recordField) make(w *scratch, dst vector, at int, s Sample) error {
-	held, err := f.set.hold(w, s.Row)
+	last, err := f.set.lastOf(w, s.Row)
 	if err != nil {
 		return err
 	}
-	v := held.values[f.index]
+	v := last.values[f.index]
 	if f.image {
 		raw := v.text()
 		err = f.set.images.decode(w, dst, at, bytes.NewReader(raw), int64(len(raw)))
@@ -435,40 +435,40 @@ func (f *recordField) make(w *scratch, dst vector, at int, s Sample) error {
 	return nil
 }
 
-// hold reads the record of a row, unless it is the record that the worker read last.
-func (s *recordSet) hold(w *scratch, row int) (*heldRecord, error) {
-	held, ok := w.kept[s].(*heldRecord)
+// lastOf reads the record of a row, unless it is the record that the worker read last.
+func (s *recordSet) lastOf(w *scratch, row int) (*lastRecord, error) {
+	last, ok := w.state[s].(*lastRecord)
 	if !ok {
-		held = &heldRecord{row: -1}
-		w.kept[s] = held
+		last = &lastRecord{row: -1}
+		w.state[s] = last
 	}
-	if held.row == row {
-		return held, nil
+	if last.row == row {
+		return last, nil
 	}
-	held.row = -1
-	err := s.fetch(held, row)
+	last.row = -1
+	err := s.fetch(last, row)
 	if err == nil {
-		held.values, err = s.split(held.values, held.raw)
+		last.values, err = s.split(last.values, last.raw)
 	}
 	if err != nil {
 		return nil, s.failed(row, err)
 	}
-	held.row = row
-	return held, nil
+	last.row = row
+	return last, nil
 }
 
 // fetch reads the bytes of a record, and compares them with the checksum in the index.
-func (s *recordSet) fetch(held *heldRecord, row int) error {
+func (s *recordSet) fetch(last *lastRecord, row int) error {
 	file, _, _ := partOf(s.files, row)
 	found := s.records[row]
 	if s.closed.Load() {
 		return errClosed
 	}
-	held.raw = slices.Grow(held.raw[:0], int(found.length))[:found.length]
-	if err := readAt(s.open[file], held.raw, found.offset); err != nil {
+	last.raw = slices.Grow(last.raw[:0], int(found.length))[:found.length]
+	if err := readAt(s.open[file], last.raw, found.offset); err != nil {
 		return err
 	}
-	if wire.Checksum(held.raw) != found.sum {
+	if wire.Checksum(last.raw) != found.sum {
 		return recordError("other bytes than in the index of the file", "a file that does not change",
 			"do not change data during training, and start again")
 	}
