@@ -52,8 +52,8 @@ func unusable(err error) error {
 	return &coded{exitUsage, err}
 }
 
-// kind matches the kind of an error that package data adds after the remedy at the end of a line.
-// The kind is for programs, so message removes it.
+// kind matches the text of a kind of error, such as data.ErrFormat, which package data puts at the
+// end of a line. Only programs need it, so message removes it.
 var kind = regexp.MustCompile(fmt.Sprintf(`(?m)(; .*): (?:%v|%v|%v|%v)( \(|$)`, data.ErrFormat, data.ErrUnsupported, data.ErrField, fs.ErrNotExist))
 
 // message returns the text of an error with flags instead of options.

@@ -76,7 +76,7 @@ func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	env := os.Environ()
 	_, missing, err = gpuopts.With(env, oneDNN)
 	if err != nil {
-		missing = oneDNN // the child has it in place of the present value
+		missing = oneDNN // the child gets this value instead of the present one
 	}
 	if c.Allocator == "" {
 		return missing, nil
