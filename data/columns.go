@@ -18,10 +18,7 @@ func (f *FieldSpec) is(kinds ...dtype.Kind) bool {
 	return kind != nil && slices.Contains(kinds, kind.Kind)
 }
 
-// keeps reports whether a column is kept and is not an input.
-func (o *CSVOptions) keeps(column string) bool {
-	return slices.Contains(o.Keep, column) && o.input(column) == nil
-}
+func (o *CSVOptions) keeps(column string) bool { return slices.Contains(o.Keep, column) }
 
 // only reports whether the model has one input, which is of a type.
 func (o *CSVOptions) only(kind *dtype.Type) bool {
@@ -64,7 +61,7 @@ func (o *CSVOptions) leaveOut(names []string, label string) (out []string) {
 		}
 	}
 	for _, name := range names {
-		isUnwanted := o.InputsOnly && !wanted[name] && !slices.Contains(o.Keep, name)
+		isUnwanted := o.InputsOnly && !wanted[name] && !o.keeps(name)
 		within := slices.IndexFunc(o.ignore, func(all string) bool { return strings.HasPrefix(name, all+".") })
 		if name != label && (slices.Contains(o.ignore, name) || within >= 0 || isUnwanted) {
 			out = append(out, name)
@@ -122,7 +119,7 @@ func (o *CSVOptions) layOut(t tableColumns) (fields []tableInput, err error) {
 		}
 	}
 	for i, name := range t.names {
-		if used[i] {
+		if used[i] || o.keeps(name) {
 			continue
 		}
 		f := tableInput{name: name, columns: []int{i}}
@@ -184,14 +181,17 @@ func (a *assignment) take(input int, names ...string) {
 	}
 }
 
-// rest returns the free columns whose names begin with a text.
-func (a *assignment) rest(prefix string) (names []string) {
+// rest returns the free columns whose names begin with a text. It leaves out kept columns if the others are not n.
+func (a *assignment) rest(prefix string, n int) (names []string) {
 	for _, name := range a.names {
 		if _, ok := a.free[name]; ok && strings.HasPrefix(name, prefix) {
 			names = append(names, name)
 		}
 	}
-	return names
+	if len(names) == n {
+		return names
+	}
+	return slices.DeleteFunc(names, a.keeps)
 }
 
 // assign returns the columns of each input: those in FieldSpec.Columns, or the one with its name, or those whose names
@@ -215,7 +215,7 @@ func (o *CSVOptions) assign(t tableColumns) ([][]int, error) {
 			continue
 		}
 		if len(in.Shape) == 1 && t.single {
-			if group := a.rest(in.Name); len(group) == in.Shape[0] {
+			if group := a.rest(in.Name, in.Shape[0]); len(group) == in.Shape[0] {
 				a.take(i, group...)
 				continue
 			}
@@ -230,7 +230,11 @@ func (o *CSVOptions) assign(t tableColumns) ([][]int, error) {
 
 // fill gives the columns that remain to the only input without columns.
 func (a *assignment) fill(left []int, one bool) {
-	in, others := &a.Inputs[left[0]], a.rest("")
+	in, n := &a.Inputs[left[0]], 1
+	if a.single && len(in.Shape) == 1 {
+		n = in.Shape[0]
+	}
+	others := a.rest("", n)
 	isText := in.is(dtype.StringKind)
 	isRow := a.single && (len(in.Shape) == 1 || one && !isText)
 	if len(left) == 1 && len(others) > 0 && (isRow || one && len(others) == 1) {

@@ -42,7 +42,7 @@ func (c *csvRows) flat() bool { return true }
 
 func (c *csvRows) skip([]string) {}
 
-func (c *csvRows) begin() (names []string, columns int, err error) {
+func (c *csvRows) begin() ([]string, int, error) {
 	if !slices.Contains([]string{"", "yes", "no"}, c.header) {
 		return nil, 0, option.Errorf("{CSVOptions.Header} is %q, expected yes or no: %w", c.header, ErrField)
 	}
@@ -52,30 +52,29 @@ func (c *csvRows) begin() (names []string, columns int, err error) {
 	}
 	c.columns = len(record)
 	c.first, _ = c.lines.FieldPos(0)
-	isKnown := len(c.known) > 0
-	for _, name := range c.known {
-		has := func(cell string) bool { return strings.TrimSpace(cell) == name }
-		isKnown = isKnown && slices.ContainsFunc(record, has)
+	var names []string
+	for _, cell := range record {
+		names = append(names, strings.TrimSpace(cell))
 	}
+	isOther := func(name string) bool { return !slices.Contains(names, name) }
+	isKnown := len(c.known) > 0 && !slices.ContainsFunc(c.known, isOther)
 	if c.header == "no" && !isKnown {
 		c.pending = record
 		return nil, c.columns, nil
 	}
-	isText := func(cell string) bool { return !isNumber(strings.TrimSpace(cell)) }
-	if c.header == "" && !isKnown && !slices.ContainsFunc(record, isText) {
+	if c.header == "" && !isKnown && !slices.ContainsFunc(names, func(name string) bool { return !isNumber(name) }) {
 		return nil, 0, option.Errorf("the first line, %s, has numbers only: if it is a row, set {CSVOptions.Header no}; "+
 			"if it has the names of the columns, set {CSVOptions.Header yes}: %w",
 			quote(strings.Join(record, ",")), ErrField)
 	}
 	seen := make(map[string]int, c.columns)
-	for i, cell := range record {
-		name := strings.TrimSpace(cell)
+	for i, name := range names {
 		if err := c.checkName(i, name, seen); err != nil {
 			return nil, 0, err
 		}
 		seen[name] = i + 1
-		c.names = append(c.names, name)
 	}
+	c.names = names
 	if at := strings.IndexAny(record[0], ";\t|,"); at >= 0 && c.columns == 1 {
 		return nil, 0, fmt.Errorf("line %d has one column, %s: columns seem to be separated by %q instead of %q; write "+
 			"the file with %[4]q between columns and a point in decimal numbers: %w",

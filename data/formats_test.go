@@ -149,30 +149,69 @@ func TestMembersWithOneName(t *testing.T) {
 	}
 }
 
-// Kept columns are texts, unchanged, and no inputs.
+// Kept columns are texts, unchanged, in fields of their own. They are inputs, too, if an input lists them, has their
+// name, or needs them.
 func TestKeptColumns(t *testing.T) {
 	dir := t.TempDir()
-	for _, path := range []string{put(t, dir, "t.csv", []byte("id,a,b,label\n007,1,2,x\nA 8,3,4,y\n")),
-		put(t, dir, "t.jsonl", []byte(`{"id": "007", "a": 1, "b": 2, "label": "x"}`+"\n"+
-			`{"id": "A 8", "a": 3, "b": 4, "label": "y"}`+"\n"))} {
-		for _, features := range [][]string{nil, {"b", "a"}} {
-			o := CSVOptions{Label: "label", Keep: []string{"id", "label", "a"}, Inputs: []FieldSpec{{Name: "x", Type: "float32",
-				Shape: []int{2}, Columns: features}}, InputsOnly: features != nil}
-			if features == nil {
-				o.Keep = o.Keep[:2]
+	tables := []string{put(t, dir, "t.csv", []byte("id,a,b,label\n007,1.5,2.5,x\nA 8,3,4,y\n")),
+		put(t, dir, "t.jsonl", []byte(`{"id": "007", "a": 1.5, "b": 2.5, "label": "x"}`+"\n"+
+			`{"id": "A 8", "a": 3, "b": 4, "label": "y"}`+"\n"))}
+	row := func(columns ...string) []FieldSpec {
+		return []FieldSpec{{Name: "x", Type: "float32", Shape: []int{2}, Columns: columns}}
+	}
+	one := func(name string) FieldSpec { return FieldSpec{Name: name, Type: "float32"} }
+	for _, c := range []struct {
+		keep, ignore []string
+		inputs       []FieldSpec
+		want         map[string][]float32
+	}{
+		{[]string{"id", "label"}, nil, row(), map[string][]float32{"x": {1.5, 2.5, 3, 4}}},
+		{[]string{"id", "label"}, []string{"id"}, row(), map[string][]float32{"x": {1.5, 2.5, 3, 4}}},
+		{[]string{"a", "label", "id"}, nil, row("b", "a"), map[string][]float32{"x": {2.5, 1.5, 4, 3}}},
+		{[]string{"a", "label", "id"}, []string{"id"}, row(), map[string][]float32{"x": {1.5, 2.5, 3, 4}}},
+		{[]string{"a", "label", "id"}, nil, []FieldSpec{one("a"), one("b")}, map[string][]float32{"a": {1.5, 3}, "b": {2.5, 4}}},
+		{[]string{"a", "label", "id"}, nil, []FieldSpec{one("b"), {Name: "id", Type: "string"}},
+			map[string][]float32{"b": {2.5, 4}}},
+	} {
+		for _, path := range tables {
+			ds, err := Open(path, Options{Ignore: c.ignore, CSV: CSVOptions{Label: "label", Keep: c.keep, Inputs: c.inputs,
+				InputsOnly: c.inputs[0].Columns != nil}})
+			require.NoError(t, err, "%s %v", path, c)
+			kept := map[string][]string{"id": {"007", "A 8"}, "label": {"x", "y"}, "a": {"1.5", "3"}}
+			for _, name := range c.keep {
+				assert.Equal(t, kept[name], all[string](t, ds, KeptPrefix+name))
 			}
-			ds, err := Open(path, Options{CSV: o})
-			require.NoError(t, err, path)
-			assert.Equal(t, []string{"007", "A 8"}, all[string](t, ds, "id"))
-			assert.Equal(t, []string{"x", "y"}, all[string](t, ds, "label"))
-			want := []float32{1, 2, 3, 4}
-			if features != nil {
-				want = []float32{2, 1, 4, 3}
-				assert.Equal(t, []string{"1", "3"}, all[string](t, ds, "a"), "an input, too")
+			for name, want := range c.want {
+				assert.Equal(t, want, all[float32](t, ds, name), "%s %v", path, c)
 			}
-			assert.Equal(t, want, all[float32](t, ds, "x"))
 		}
 	}
+}
+
+// Kept values of records have fields of their own, with their types.
+func TestKeptValues(t *testing.T) {
+	path := put(t, t.TempDir(), "t.tar", tarOf(t, "1.json", `{"a": 5, "label": "x", "v": [1, 2]}`, "2.json",
+		`{"a": 6, "label": "y", "v": [3, 4]}`))
+	for _, in := range []string{"a", "x"} {
+		ds, err := Open(path, Options{Ignore: []string{"v"}, CSV: CSVOptions{Label: "label", Keep: []string{"a", "label", "v"},
+			Inputs: []FieldSpec{{Name: in, Type: "float32"}}}})
+		require.NoError(t, err)
+		require.Len(t, ds.Fields(), 5)
+		assert.Equal(t, []float64{5, 6}, all[float64](t, ds, KeptPrefix+"a"))
+		assert.Equal(t, []float64{5, 6}, all[float64](t, ds, in))
+		assert.Equal(t, []string{"x", "y"}, all[string](t, ds, KeptPrefix+"label"))
+		assert.Equal(t, []float64{1, 2, 3, 4}, all[float64](t, ds, KeptPrefix+"v"))
+	}
+}
+
+// A kept column of lists has the type of its values.
+func TestKeptLists(t *testing.T) {
+	path := put(t, t.TempDir(), "t.jsonl", []byte(`{"a": 1, "b": 2, "v": [1, 2.5]}`))
+	ds, err := Open(path, Options{CSV: CSVOptions{Keep: []string{"v"}, Inputs: []FieldSpec{{Name: "x", Type: "float32",
+		Shape: []int{2}}}}})
+	require.NoError(t, err)
+	assert.Equal(t, []float32{1, 2.5}, all[float32](t, ds, KeptPrefix+"v"))
+	assert.Equal(t, []float32{1, 2}, all[float32](t, ds, "x"))
 }
 
 // npzOf returns an archive of files.

@@ -236,7 +236,7 @@ func (s *recordSet) start(raw []byte) (err error) {
 		s.byName[name] = onlyLater
 	}
 	for _, name := range names {
-		if slices.Contains(s.out, name) {
+		if slices.Contains(s.out, name) && !s.options.CSV.keeps(name) {
 			s.byName[name] = -1
 		} else if err := s.addField(name, first[name], name == label); err != nil {
 			return err
@@ -343,16 +343,20 @@ func (s *recordSet) dataset(m *InMemory) error {
 	}
 	var names []string
 	for _, f := range s.fields {
-		if f == s.label {
-			continue
-		}
 		c := column{shape: f.value.shape(), width: f.value.count, kind: f.value.kind}
 		if f.image {
 			c = s.images.column()
 		}
 		c.name, c.made, c.file = f.name, f, m.name
-		m.columns = append(m.columns, c)
-		if f.name != sampleWeight && !s.options.CSV.keeps(f.name) {
+		if s.options.CSV.keeps(f.name) {
+			kept := c
+			kept.name = KeptPrefix + f.name
+			m.columns = append(m.columns, kept)
+		}
+		if f == s.label || slices.Contains(s.out, f.name) {
+			continue
+		}
+		if m.columns = append(m.columns, c); f.name != sampleWeight {
 			names = append(names, f.name)
 		}
 	}
@@ -360,6 +364,10 @@ func (s *recordSet) dataset(m *InMemory) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", m.name, err)
 	}
+	m.columns = slices.DeleteFunc(m.columns, func(c column) bool {
+		isSource := func(in tableInput) bool { return names[in.columns[0]] == c.name }
+		return s.options.CSV.keeps(c.name) && !slices.ContainsFunc(inputs, isSource)
+	})
 	for _, in := range inputs {
 		if in.joined {
 			return fmt.Errorf("%s: columns of a table together as input %s are %w in records; write Parquet or CSV", m.name,

@@ -49,8 +49,10 @@ type CSVOptions struct {
 	Inputs []FieldSpec
 	// InputsOnly leaves out columns that feed no input (InMemory.LeftOut), except the label and sample_weight.
 	InputsOnly bool
-	// Keep are columns that become fields of text with their names, unchanged and without a rule, besides being
-	// inputs or the label. In records, the values are fields as without Keep.
+	// Keep are columns that become fields of text, or of their type if they have lists, with KeptPrefix before
+	// their names, unchanged and without a rule. In records, the fields have the types of the values. A kept column
+	// also is the label or part of an input, but without FieldSpec.Columns, a row of values takes kept columns only if
+	// it needs them.
 	Keep []string
 	// Schema has rules for columns; nil means none.
 	Schema *Schema
@@ -58,6 +60,9 @@ type CSVOptions struct {
 	ignore []string // Options.Ignore
 	flat   bool     // whether the table is a CSV file
 }
+
+// KeptPrefix begins the names of the fields of CSVOptions.Keep.
+const KeptPrefix = "kept column: "
 
 // rowSource reads the rows of a table from a file of text.
 type rowSource interface {
@@ -240,8 +245,8 @@ func (t *table) start() error {
 		t.named = s.classes[t.options.Label]
 	}
 	t.out = t.options.leaveOut(names, t.options.Label)
-	isLabel := func(name string) bool { return name == t.options.Label }
-	t.source.skip(slices.DeleteFunc(slices.Concat(t.out, t.options.ignore), isLabel))
+	isRead := func(name string) bool { return name == t.options.Label || t.options.keeps(name) }
+	t.source.skip(slices.DeleteFunc(slices.Concat(t.out, t.options.ignore), isRead))
 	rules, err := t.options.rules()
 	if err != nil {
 		return err
@@ -338,16 +343,20 @@ func (t *table) features(first []cell) (features tableColumns, at []int, weights
 			name = t.names[i]
 		}
 		_, isOut := out[name]
-		if slices.Contains(t.options.Keep, name) {
-			t.fields = append(t.fields, &tableField{name: name, columns: []int{i}, kept: true, kind: dtype.For[string]()})
+		isPlain := first[i].kind != listCell && !t.isImage(i, first[i])
+		if t.options.keeps(name) {
+			kept := &tableField{name: KeptPrefix + name, columns: []int{i}, kept: true}
+			if t.fields = append(t.fields, kept); first[i].kind != listCell {
+				kept.kind = dtype.For[string]()
+			}
 		}
 		switch {
-		case i == t.label || isOut || t.options.keeps(name):
+		case i == t.label || isOut || !isPlain && t.options.keeps(name) && t.options.input(name) == nil:
 		case name == sampleWeight && !t.options.Schema.allTexts():
 			weights = &tableField{name: name, columns: []int{i}, kind: dtype.For[float32](), real: true}
 		default:
 			at, features.names = append(at, i), append(features.names, name)
-			features.single = features.single && first[i].kind != listCell && !t.isImage(i, first[i])
+			features.single = features.single && isPlain
 		}
 	}
 	return features, at, weights
@@ -489,7 +498,7 @@ func (t *table) dataset(name string) (*InMemory, error) {
 			*c = made
 			continue
 		}
-		if t.names != nil && f.labels == nil && (f.joined || t.names[f.columns[0]] != f.name) {
+		if t.names != nil && f.labels == nil && !f.kept && (f.joined || t.names[f.columns[0]] != f.name) {
 			for _, i := range f.columns {
 				c.columns = append(c.columns, t.names[i])
 			}

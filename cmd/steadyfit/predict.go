@@ -25,10 +25,11 @@ func newPredict(s *settings) *cobra.Command {
 		Long: `Write the predictions of a SavedModel for a dataset to a file, one row per sample
 in the order of the data: all outputs to .csv and .jsonl, one output to .npy. If the
 dataset has a training and a test part, predict uses the test part. --keep names
-columns of the data to write first. In .csv, the values of an output with one value
-per class of the model have the names of the classes. For a folder of
-images or texts, with or without class folders, .csv and .jsonl have a last column
-file with the path of the file in the folder, unless an output is called file.`,
+columns of the data to write first, as data.NAME if an output is called NAME. In
+.csv, the values of an output with one value per class of the model have the names of
+the classes. For a folder of images or texts, with or without class folders, .csv and
+.jsonl have a last column file with the path of the file in the folder, unless an
+output is called file.`,
 		Example: "  steadyfit predict --model out/digits --data builtin:digits --out predictions.csv",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -151,9 +152,17 @@ func (p predictions) batch(ctx context.Context, ds *data.InMemory, b data.Batch)
 	}
 	var fields []data.Field
 	for _, name := range p.keep {
-		a, ok := b.Field(name)
-		if !ok || slices.Contains(p.names, name) {
-			return nil, usagef("--keep %s: %s has no such column, or an output has this name", name, ds.Name())
+		a, ok := b.Field(data.KeptPrefix + name)
+		if !ok {
+			a, ok = b.Field(name) // of arrays
+		}
+		if !ok {
+			return nil, usagef("--keep %s: %s has no such column", name, ds.Name())
+		}
+		if slices.ContainsFunc(p.names, func(output string) bool {
+			return name == output || p.kind == ".csv" && strings.HasPrefix(name, output+"_")
+		}) {
+			name = "data." + name
 		}
 		fields = append(fields, data.Field{Name: name, Array: a})
 	}

@@ -34,6 +34,7 @@ func TestAdapterKeepsItsRecord(t *testing.T) {
 	swapped := strings.ReplaceAll(strings.Replace(header, "c0,c1,", "c1,c0,", 1)+rows, "\n16,3,", "\n3,16,")
 	require.NoError(t, os.WriteFile(in("swapped.csv"), []byte(swapped), 0o666))
 	require.NoError(t, os.WriteFile(in("last.csv"), []byte(header+"label\n"+strings.Repeat("0,", 64)+"class 9\n"), 0o666))
+	require.NoError(t, os.WriteFile(in("output.csv"), []byte(header+"output\n"+strings.Repeat("0,", 64)+"7\n"), 0o666))
 	c := train.Config{Model: base, Data: train.Data{Path: in("tenant.csv")}, Loop: fit.Loop{Batch: 10, Epochs: 1},
 		OutAdapter: in("adapter")}
 	_, err := train.Run(t.Context(), c)
@@ -62,6 +63,11 @@ func TestAdapterKeepsItsRecord(t *testing.T) {
 			assert.Contains(t, string(kept), "\nclass 0,3,")
 		}
 		assert.Equal(t, predictions[0], predictions[1])
+		steadyfit(0, append([]string{"predict", "--data", in("output.csv"), "--out", in("p.csv"), "--keep", "output"},
+			model...)...)
+		kept, err := os.ReadFile(in("p.csv"))
+		require.NoError(t, err)
+		assert.Regexp(t, "^data.output,output_class 0,.*\n7,", string(kept))
 		steadyfit(0, append([]string{"evaluate", "--data", in("last.csv")}, model...)...)
 	}
 }
