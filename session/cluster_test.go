@@ -217,7 +217,7 @@ func TestCluster(t *testing.T) {
 	}{
 		{"digits", 1, sizes, session.Options{}}, {"digits", 2, sizes, session.Options{}},
 		{"digits", 9, []int{63, 7}, session.Options{}},
-		{"digits-scaled", 2, sizes, session.Options{}}, {"digits-cnn", 2, sizes, inexact},
+		{"digits-scaled", 2, sizes, inexact}, {"digits-cnn", 2, sizes, inexact},
 		{"image-224", 2, []int{4, 3}, session.Options{}},
 	} {
 		small := c.ranks <= 3 && (c.model == "digits" || c.model == "digits-cnn")

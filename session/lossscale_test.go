@@ -56,7 +56,7 @@ func trainScaled(t testing.TB, s *session.Session, b data.Batch) scaled {
 // openScaled opens a model whose loss scale is at some value after a number of applied steps.
 func openScaled(t testing.TB, scale float64, good int) *session.Session {
 	t.Helper()
-	s := open(t, "digits-scaled", session.Options{})
+	s := open(t, "digits-scaled", session.Options{AllowInexactSplit: true})
 	setScale(t, s, scale, good)
 	return s
 }
@@ -158,7 +158,7 @@ func TestLossScaleInTheGraphIsTold(t *testing.T) {
 // With micro-batches, apply reports the scale.
 func TestLossScaleInTheGraphInParts(t *testing.T) {
 	good := batches(t, digits(t), 32, 1)[0]
-	s := open(t, "digits-fp16", session.Options{})
+	s := open(t, "digits-fp16", session.Options{AllowInexactSplit: true})
 	require.NoError(t, s.SetMicroBatches(2))
 	out := make([]float64, 4)
 	require.NoError(t, s.Train(context.Background(), 0, spoiled(t, good), out))

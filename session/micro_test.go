@@ -200,7 +200,7 @@ func TestCheckSplit(t *testing.T) {
 			"scripts/export.py does by default"},
 		"fewer results": {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, savedmodels.ErrNoSignature,
 			"does not report mae"},
-		"scaled": {altered(t, "digits-scaled", untold("apply")), session.Options{}, nil, ""},
+		"scaled": {altered(t, "digits-scaled", untold("apply")), session.Options{AllowInexactSplit: true}, nil, ""},
 		"scale not taken": {altered(t, "digits-scaled", unscaled), session.Options{}, savedmodels.ErrNoSignature,
 			"gradients does not take loss_scale, which train does"},
 		"skipped, not told": {altered(t, "digits-scaled", untold("gradients", "apply")), session.Options{},

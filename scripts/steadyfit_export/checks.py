@@ -13,12 +13,12 @@ import numpy as np
 from .names import Refusal, literal, load_tensorflow, progress
 
 
-def verify(path: str, metadata: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> list[str]:
+def verify(path: str, metadata: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], advice: str) -> list[str]:
     """Load an export as a C program would, and check that it trains and resumes.
 
     Runs in a new session with its own graph, and uses only the SavedModel's restore op,
     signatures and saver. The files do not change. Returns one line per check that passed. shapes
-    has the shape of a sample by input.
+    has the shape of a sample by input, and advice what to do if a signature fails.
 
     Raises:
         Refusal: naming the first check that failed.
@@ -35,17 +35,23 @@ def verify(path: str, metadata: Mapping[str, Any], shapes: Mapping[str, Sequence
         with literal(path) as files:
             meta = v1.saved_model.load(session, ["serve"], files)
         with tempfile.TemporaryDirectory() as temporary, literal(temporary) as folder:
-            return _Check(metadata, session, meta, folder, shapes).run()
+            return _Check(metadata, session, meta, folder, shapes, advice).run()
 
 
 class _Check:
     """A loaded SavedModel, with a folder for its checkpoints."""
 
     def __init__(
-        self, metadata: Mapping[str, Any], session: Any, meta: Any, folder: str, shapes: Mapping[str, Sequence[int]]
+        self,
+        metadata: Mapping[str, Any],
+        session: Any,
+        meta: Any,
+        folder: str,
+        shapes: Mapping[str, Sequence[int]],
+        advice: str,
     ) -> None:
         tf, _ = load_tensorflow()
-        self.shapes = shapes
+        self.shapes, self.advice = shapes, advice
         self.metadata, self.session, self.saver, self.folder = metadata, session, meta.saver_def, folder
         self.signatures = {n: s for n, s in meta.signature_def.items() if not n.startswith("__")}
         # Saving a module that holds Keras objects leaves handles that no signature reaches.
@@ -163,16 +169,14 @@ class _Check:
         try:
             result = self.session.run(outputs, feeds)
         except Exception as error:
-            advice = "run the same step in Python to see the cause"
-            for given, of in self.metadata["inputs"].items():
-                if -1 in of["shape"][1:]:
-                    sizes = ",".join(str(32 if d < 0 else d) for d in of["shape"][1:])
-                    advice = f"set the sizes that the data has, as in --input {given}={of['dtype']}[{sizes}]"
+            advice = self.advice
+            lines = [line.strip() for line in str(error).partition("Original stack trace")[0].splitlines()]
+            found = [line for line in lines if line and not line.startswith("[[")] or [""]
             if name.endswith("_xla"):
                 advice = "leave out --xla-batch and --xla-steps: XLA cannot compile this step"
             raise Refusal(
                 f"signature {name!r} fails on random data",
-                found=f"{type(error).__name__}: {str(error)[:600]}",
+                found=f"{type(error).__name__}: {found[-1][:600]}",
                 do=advice,
             ) from error
         if "loss" in result and not math.isfinite(float(result["loss"])):

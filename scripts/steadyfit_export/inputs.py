@@ -7,7 +7,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .names import RESERVED_INPUTS, Names, Refusal, Spec, UsageError
+import numpy as np
+
+from .checks import random_values
+from .names import RESERVED_INPUTS, Names, Refusal, Spec, UsageError, kept_values
 from .options import Options
 
 
@@ -76,10 +79,11 @@ class Inputs:
 
     def _find_size(self) -> None:
         """Find a size for open dimensions that the model takes, and the shapes of outputs for it."""
-        self.size, self._sized = 4, {}
+        self.size, self._sized, self.takes = 4, {}, True  # takes: whether the model takes the size
         if not self.calls or not any(None in spec.shape for spec in self.inputs.values()):
             return
-        for size in (4, 8, 16, 32, 64, 128, 256):
+        self.takes, random = False, np.random.default_rng(0)
+        for size in (4, 8, 16, 32, 64, 128, 256, 5, 6, 7, 12, 60, 420):
             specs = {
                 name: self.tf.TensorSpec([self.batch, *(d or size for d in spec.shape)], spec.dtype)
                 for name, spec in self.inputs.items()
@@ -89,9 +93,24 @@ class Inputs:
                 shapes = [t.shape for op in probe.graph.get_operations() for t in op.outputs if t.dtype.is_floating]
                 if any(shape.rank and shape.rank > 1 and 0 in shape.as_list() for shape in shapes):
                     continue
-                self.size = size
-                self._sized = {n: tuple(t.shape.as_list()[1:]) for n, t in probe.structured_outputs.items()}
+                sized = {n: tuple(t.shape.as_list()[1:]) for n, t in probe.structured_outputs.items()}
+                if not self._sized:
+                    self.size, self._sized = size, sized
+                batch = {n: [d or 2 for d in spec.shape] for n, spec in specs.items()}
+                values = {n: random_values(random, n, specs[n].dtype, shape, None) for n, shape in batch.items()}
+                weights = {id(v.value) for v in self.model.weights}
+                with kept_values([v for v in probe.graph.variables if id(v) not in weights]):
+                    probe(**{n: self.tf.constant(v, specs[n].dtype) for n, v in values.items()})
+                self.size, self._sized, self.takes = size, sized, True
                 return
+
+    def advice(self) -> str:
+        """What to do if the model fails on random values."""
+        opened = [(name, spec) for name, spec in self.inputs.items() if None in spec.shape]
+        if self.takes or not opened:
+            return "run the same step in Python to see the cause"
+        flags = [f"--input {self.names.name(n)}={s}".replace("?", "N") for n, s in opened]
+        return f"none of the sizes that were tried runs: export with {' '.join(flags)}, where N is a size that the model takes"
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of a sample of each input and label, with sizes that the model takes."""

@@ -23,7 +23,8 @@ class Parts(Metrics):
     """
 
     inexact = ""  # why parts of a batch make another update; "" if they do not
-    combines = True  # whether losses of evaluated parts give that of the batch
+    combines = True  # whether losses and metrics of evaluated parts give those of the batch
+    _rank_one = ""  # the flags for labels of rank 2 of outputs of rank 1
 
     def _find_exactness(self) -> None:
         """Find whether a step on the parts of a batch equals the step on the whole batch."""
@@ -42,14 +43,16 @@ class Parts(Metrics):
 
         mixes = trains(keras.layers.BatchNormalization)
         masked = self._masked and len(self.losses) > 1
-        alone = [v for v in self.label_of.items() if not self.outputs[v[0]].shape and not self.labels[v[1]].shape]
-        weighted = f"--label {alone[0][1]}={self.labels[alone[0][1]].dtype}[1]" if alone and self.sample_weight else ""
+        alone = [y for o, y in self.label_of.items() if not self.outputs[o].shape and not self.labels[y].shape]
+        self._rank_one = " ".join(f"--label {self.names.name(y)}={self.labels[y].dtype}[1]" for y in alone)
+        weighted = self._rank_one if self.sample_weight else ""
         reasons = {
             f"each part has its own batch statistics{mixes}": mixes,
             f"each part draws its own random numbers{named(draws)}": self._random,
             "each part changes weights in the forward pass": self._writes,
             "each part divides the losses of several outputs by its own number of elements": masked,
             "the loss compares samples or leaves some out": not self.splits,
+            "the scale of the loss adapts to the gradients of smaller parts": self.precision == "mixed_float16",
             f"the loss is its mean times the mean of the weights; {weighted} weights the samples": weighted,
             f"{self.optimizer.name} updates repeated rows separately" + trains(keras.layers.Embedding): self._sparse
             and not self._adds(),
@@ -106,65 +109,88 @@ class Parts(Metrics):
                 return True
         return False
 
-    def compare_parts(self, gradients: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
-        """Compare the gradients of a random batch with those of its parts; sets inexact.
+    def compare_parts(self, signatures: Mapping[str, Any], ranges: Mapping[str, tuple[float, float]]) -> None:
+        """Compare a random batch with its parts; sets inexact and combines.
 
-        This finds layers and losses that compare samples, which no rule can detect. It runs the
-        signature itself, and restores all variables afterwards.
+        This finds layers, losses and metrics that compare samples, which no rule can detect. It runs
+        the signatures, and restores all variables afterwards.
         """
+        config, name = self.tf.config.optimizer, "disable_meta_optimizer"
+        before = config.get_experimental_options().get(name, False)
+        # Rewriting the graph would take longer than these runs.
+        config.set_experimental_options({name: True})
+        try:
+            if self.batch is None and "evaluate" in signatures and self.metrics:
+                self._compare(signatures["evaluate"], ranges, False)
+            if "gradients" in signatures and not self.inexact:
+                self._compare(signatures["gradients"], ranges, True)
+        finally:
+            config.set_experimental_options({name: before})
+
+    def _compare(self, signature: Any, ranges: Mapping[str, tuple[float, float]], trains: bool) -> None:
+        """Compare the metrics of a random batch with those of its parts, and the loss and gradients of a training."""
         tf = self.tf
         random = np.random.default_rng(0)
         feeds, shapes = {}, self.shapes()
-        for name, spec in gradients.structured_input_signature[1].items():
+        for name, spec in signature.structured_input_signature[1].items():
             sizes = [8, *shapes[name]] if name in shapes else []
             value = random_values(random, name, spec.dtype, sizes, ranges.get(name))
             if name == "sample_weight":
                 value = random.uniform(0.5, 2, sizes)
             feeds[name] = tf.constant(value, spec.dtype)
         weights = {id(v.value) for v in self.model.weights}
-        changing = [v for v in gradients.graph.variables if id(v) not in weights]
+        changing = [v for v in signature.graph.variables if id(v) not in weights]
 
-        def run(*parts: slice) -> list[Any]:
-            """The loss and the gradients of a batch in parts."""
+        def run(*parts: slice) -> dict[str, Any]:
+            """The values of a batch in parts, by what they are."""
             total = before = 0.0
+            values: dict[str, Any] = {}
             with kept_values(changing):
                 for part in parts:
-                    loss = gradients(**{k: v[part] if v.shape.rank else v for k, v in feeds.items()})
-                    weight = self.weight_sum.numpy()
-                    total += float(loss["loss"]) * (weight - before)
-                    before = weight
-                divisor = 1.0 if self.reduction == "sum" else before
-                return [total / divisor, *(a.numpy() / divisor for a in self.accumulators)]
+                    result = signature(**{k: v[part] if v.shape.rank else v for k, v in feeds.items()})
+                    if trains:
+                        weight = self.weight_sum.numpy()
+                        total += float(result["loss"]) * (weight - before)
+                        before = weight
+                if trains:
+                    divisor = 1.0 if self.reduction == "sum" else before
+                    values["loss"] = total / divisor
+                    for v, accumulator in zip(self.trainable, self.accumulators, strict=True):
+                        values[f"gradient of {v.path}"] = accumulator.numpy() / divisor
+            return values | {f"metric {self.names.name(n)}": result[n].numpy() for n in self.metrics if n in result}
 
-        options = tf.config.optimizer.get_experimental_options()
-        name, at_once, in_parts = "disable_meta_optimizer", None, None
+        at_once, in_parts = None, None
         try:
-            # Rewriting the graph would take longer than these runs.
-            tf.config.optimizer.set_experimental_options({name: True})
             at_once = run(slice(0, 8))
             in_parts = run(slice(0, 3), slice(3, 8))
         except tf.errors.OpError as error:
             failure = f"the samples fail in parts ({error.message[:200]})"
-        finally:
-            tf.config.optimizer.set_experimental_options({name: options.get(name, False)})
-        if at_once is None or not math.isfinite(at_once[0]):
-            self.combines &= not self._penalises
-            self.inexact = "a layer adds a loss of its inputs" if self._penalises else ""
-        elif in_parts is None:
-            self.combines, self.inexact = False, failure
-        else:
-            half = self.precision.startswith("mixed")
-            whole = math.sqrt(sum(float(np.sum(np.square(g))) for g in at_once[1:]))
-            names = ["loss", *(f"gradient of {v.path}" for v in self.trainable)]
-            for name, a, b in zip(names, at_once, in_parts, strict=True):
-                size, off = float(np.linalg.norm(a)), float(np.linalg.norm(np.subtract(a, b)))
-                relative, least = 0.05 if half else 1e-3, 1e-5 * whole
-                if name == "loss":
-                    relative, least = 1e-3 if half else 1e-5, 1e-7
-                if off > relative * size + least:
-                    self.combines &= name != "loss"
-                    self.inexact = f"the {name} of 8 random samples is another one than in parts of 3 and 5"
-                    break
+        if at_once is None or not math.isfinite(at_once.get("loss", 0)):
+            if trains:
+                self.combines &= not self._penalises
+                self.inexact = "a layer adds a loss of its inputs" if self._penalises else ""
+            return
+        if in_parts is None:
+            self.combines = False
+            self.inexact = self.inexact or failure
+            return
+        half = self.precision.startswith("mixed")
+        whole = math.sqrt(sum(float(np.sum(np.square(a))) for n, a in at_once.items() if n.startswith("gradient")))
+        for name, a in at_once.items():
+            size, off = float(np.linalg.norm(a)), float(np.linalg.norm(np.subtract(a, in_parts[name])))
+            kind = name.split()[0]
+            relative, least = {
+                "loss": (1e-3 if half else 1e-5, 1e-7),
+                "gradient": (0.05 if half else 1e-3, 1e-5 * whole),
+                "metric": (1e-2 if half else 1e-4, 1e-6),
+            }[kind]
+            if off > relative * size + least:
+                self.combines &= kind == "gradient"
+                reason = f"the {name} of 8 random samples is another one than in parts of 3 and 5"
+                if kind == "metric" and self._rank_one:
+                    reason += f"; with {self._rank_one} it is a mean over the samples"
+                self.inexact = self.inexact or reason
+                break
 
     def exactness(self) -> dict[str, Any]:
         """The metadata of what splitting a batch does."""

@@ -127,20 +127,16 @@ def export(
         _make_reproducible(temporary)
         graph = pathlib.Path(temporary, "saved_model.pb").read_bytes()
         metadata["saved_model_sha256"] = hashlib.sha256(graph).hexdigest()
-        if "gradients" in signatures:
-            if not program.inexact:
-                # A function that has run is saved under another name.
-                progress.info("comparing a batch with its parts")
-                program.compare_parts(signatures["gradients"], ranges)
-                metadata.update(program.exactness())
-            if program.inexact:
-                program.notes.append(
-                    f"micro_batches_exact is false: {program.inexact}; batches are split only on request"
-                )
+        # A function that has run is saved under another name.
+        progress.info("comparing a batch with its parts")
+        program.compare_parts(signatures, ranges)
+        metadata.update(program.exactness())
+        if "gradients" in signatures and program.inexact:
+            program.notes.append(f"micro_batches_exact is false: {program.inexact}; batches are split only on request")
         file = pathlib.Path(temporary, METADATA)
         file.parent.mkdir()
         file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
-        checks = verify(temporary, metadata, program.shapes()) if check else []
+        checks = verify(temporary, metadata, program.shapes(), program.advice()) if check else []
         size = sum(f.stat().st_size for f in pathlib.Path(temporary).rglob("*") if f.is_file())
         described = _describe(signatures)
     return Report(out, size, described, metadata, checks, program.notes)

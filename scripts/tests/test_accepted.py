@@ -90,6 +90,8 @@ CASES = {
     "Conv2D 7": (lambda: pooled([A(4, 7)]), {}),
     "Conv1D 9": (lambda: sequential(keras.Input((None, 3)), layers.Conv1D(4, 9), layers.Dense(1)), {}),
     "Reshape": (lambda: sequential(keras.Input((None, 3)), layers.Reshape((-1, 24)), layers.Dense(1)), {}),
+    "Reshape to 6": (lambda: sequential(keras.Input((None, 2)), layers.Reshape((-1, 6)), layers.Dense(1)), {}),
+    "Reshape to 5": (lambda: sequential(keras.Input((None,)), layers.Reshape((-1, 5)), layers.Dense(1)), {}),
     "U-Net": (unet, {}),
     "Adafactor": (
         lambda: sequential(
@@ -137,9 +139,10 @@ def test_refusals_name_what_works(tmp_path):
     model = sequential(keras.Input((4,)), layers.Dense(1), loss=logarithm)
     with pytest.raises(export.Refusal, match="--range NAME=LOW:HIGH, for labels too, or export with --no-check"):
         export.export(model, tmp_path / "m")
-    model = sequential(keras.Input((None, 1)), layers.Reshape((-1, 300)), layers.Dense(1))
-    with pytest.raises(export.Refusal, match=r"--input x=float32\[32,1\]"):
+    model = sequential(keras.Input((None, 1)), layers.Reshape((-1, 11)), layers.Dense(1))
+    with pytest.raises(export.Refusal, match=r"--input x=float32\[N,1\], where N is a size that the model") as refused:
         export.export(model, tmp_path / "m", micro_batches=False)
+    assert refused.value.found.startswith("InvalidArgumentError: Input to reshape is a tensor with 12 values")
 
 
 @pytest.mark.parametrize("options", [{}, {"optimizer": "adam", "loss": "mse"}])

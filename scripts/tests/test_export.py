@@ -160,9 +160,48 @@ def test_outputs_of_rank_one_in_parts(tmp_path, load, random, loss, label, weigh
             np.testing.assert_allclose(found[want.path], want.numpy(), rtol=1e-5, atol=1e-5)
 
 
+def test_metrics_in_parts(tmp_path, load, random):
+    """Keras's metrics of outputs of rank 1 take the mean of each batch, and so differ in parts."""
+    x = {name: random.normal(size=(7, 4)).astype("float32") for name in ("a", "b")}
+    y = random.normal(size=7).astype("float32")
+    for label, exact in (("[]", False), ("[1]", True)):
+        model = towers()
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"], jit_compile=False)
+        report = export.export(model, tmp_path / f"m{exact:d}", labels={"y": f"float32{label}"})
+        assert report.metadata["micro_batches_exact"] is exact
+        assert (report.metadata["loss_reduction"] == "unknown") is not exact
+        assert ("with --label y=float32[1] it is" in report.metadata.get("micro_batches_inexact", "")) is not exact
+        feeds = {**x, "y": y if label == "[]" else y[:, None]}
+        want = model.fit(x, feeds["y"], batch_size=7, verbose=0).history["mae"][0]
+        loaded = load(tmp_path / f"m{exact:d}")
+        for part in (slice(0, 3), slice(3, 7)):
+            found = loaded.run("gradients", **{k: v[part] for k, v in feeds.items()})["mae"]
+        assert bool(abs(found - want) < 1e-5) is exact
+
+
+def test_metrics_of_evaluations_in_parts(tmp_path, random):
+    """Metrics that differ in parts are found where another reason makes the update inexact, too."""
+
+    class Mean(keras.Model):
+        def test_step(self, data):
+            x, y = data
+            return {"loss": mean_square(y, self(x, training=False))}
+
+    x = keras.Input((4,))
+    model = Mean(x, keras.layers.Dense(1)(keras.layers.Dropout(0.5)(x)))
+    model.compile("sgd", "mse")
+    assert export.export(model, tmp_path / "own", check=False).metadata["loss_reduction"] == "unknown"
+    model = keras.Model(x, keras.ops.sum(keras.layers.Dropout(0.5)(x) * keras.layers.Dense(4)(x), axis=-1))
+    for metrics, reduction in (([], "sum_over_batch_size"), (["mae"], "unknown")):
+        model.compile("sgd", "mse", metrics=metrics)
+        report = export.export(model, tmp_path / "m", check=False, force=True)
+        assert report.metadata["micro_batches_inexact"].startswith("each part draws")
+        assert report.metadata["loss_reduction"] == reduction
+
+
 @pytest.mark.parametrize("scale", [256.0, 2.0**24])
 def test_float16_in_parts(tmp_path, load, random, scale):
-    """With a loss scale, splits make the step on the whole batch up to rounding, or skip it as well."""
+    """Parts make the step on the whole batch up to rounding, or skip it as well, unless only they overflow."""
 
     def optimizer():
         return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=scale)
@@ -171,7 +210,7 @@ def test_float16_in_parts(tmp_path, load, random, scale):
     try:
         model = towers()
         report = export.export(model, tmp_path / "m", optimizer=optimizer(), loss=mean_square, check=False)
-        assert report.metadata["micro_batches_exact"] is True
+        assert report.metadata["micro_batches_inexact"] == "the scale of the loss adapts to the gradients of smaller parts"
         x = {name: random.normal(size=(7, 4)).astype("float32") for name in ("a", "b")}
         y = random.normal(size=7).astype("float32")
         steps = list(in_parts(load, tmp_path / "m", {**x, "y": y}, [range(8), [0, 3, 6, 7], [0, 1, 7]]))
