@@ -6,6 +6,7 @@ package graphdef
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"google.golang.org/protobuf/proto"
 
@@ -19,8 +20,9 @@ type (
 	Attrs = map[string]*Attr
 )
 
-// producer is the GraphDef version of the graphs. All operations used here exist in it.
-const producer = 1395
+// producer is the GraphDef version of the graphs. TensorFlow gives a graph the lowest version of the graphs that are
+// imported into it, and warns of lower versions than that of the model, so this is the highest.
+const producer = math.MaxInt32
 
 // Graph collects operations. TensorFlow sets missing attributes to their defaults at import.
 // The zero value is an empty graph.
