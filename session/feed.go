@@ -265,7 +265,7 @@ func sameButOnes(want []int64, have []int) bool {
 func (in *input) mismatch(shape []int) error {
 	fix := ""
 	if in.fixed {
-		fix = "; results depend on dimensions of 1 here: reshape the data, or export the model for labels of this shape"
+		fix = "; results depend on dimensions of 1 here: export the model for labels of this shape, or reshape the data"
 	}
 	return fmt.Errorf("%w: expected %s, got %s%s", ErrData, samplesText(in.Shape), samplesText(shape), fix)
 }

@@ -136,7 +136,8 @@ class Inputs:
             raise Refusal(
                 "the model has nothing to train",
                 found=f"{len(model.variables)} variables, none of them trainable",
-                do="set trainable=True on the layers that should learn",
+                do="set trainable=True on the layers that should learn; make weights with self.add_weight, because Keras "
+                "does not train a tf.Variable",
             )
         half = [v for v in model.trainable_variables if v.dtype in ("float16", "bfloat16")]
         if half:

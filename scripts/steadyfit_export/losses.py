@@ -132,21 +132,25 @@ class Losses(Inputs):
         otherwise it adds it. A loss over the last axis then uses another axis.
         """
         shape, loss = self.outputs[output].shape, self.losses[output]
-        sizes = [7, *(4 if d is None else d for d in shape)]
-        values = np.random.default_rng(0).uniform(0.1, 0.9, [2, *sizes]).astype("float32")
-        y, p = self.tf.constant(values[0]), self.tf.constant(values[1])
-        other = y[..., 0] if shape else y[:, None]
-        try:
-            same = np.isclose(float(loss(y, p)), float(loss(other, p)), rtol=1e-4)
-        except (AssertionError, LookupError, TypeError, ValueError, self.tf.errors.OpError):
-            return  # it takes at most one of the two; _probe_loss reports a loss that takes none
-        if not same:
+        if self._same_for_ranks(output) is False:
             specs = [Spec("float32", shape), Spec("float32", shape[:-1] if shape else (1,))]
             raise Refusal(
                 "the loss depends on whether the labels have a last dimension of 1",
                 found=f"loss {loss.name!r} of output {output!r} is another one for {specs[0]} than for {specs[1]}",
                 do=f"pass the labels that fit would get: --label {label}={specs[0]} or --label {label}={specs[1]}",
             )
+
+    def _same_for_ranks(self, output: str) -> bool | None:
+        """Whether a loss is the same for labels with and without a last dimension of 1; None if it takes one of them."""
+        shape, loss = self.outputs[output].shape, self.losses[output]
+        sizes = [7, *(4 if d is None else d for d in shape)]
+        values = np.random.default_rng(0).uniform(0.1, 0.9, [2, *sizes]).astype("float32")
+        y, p = self.tf.constant(values[0]), self.tf.constant(values[1])
+        other = y[..., 0] if shape else y[:, None]
+        try:
+            return bool(np.isclose(float(loss(y, p)), float(loss(other, p)), rtol=1e-4))
+        except (AssertionError, LookupError, TypeError, ValueError, self.tf.errors.OpError):
+            return None  # _probe_loss reports a loss that takes none
 
     def _probe_loss(self, output: str, loss: Any) -> None:
         """Run a loss on a few synthetic samples and check the shape of its result."""

@@ -201,5 +201,11 @@ def test_labels_whose_rank_matters(tmp_path):
     assert fixed(tower(metrics=["mae"]))
     assert fixed(tower(), sample_weight=True)
     assert fixed(sequential(*parts, metrics=[mean]))
-    assert fixed(sequential(*parts, loss=mean))
+    assert not fixed(sequential(*parts, loss=mean))
+    assert fixed(sequential(*parts, loss=mean), sample_weight=True)
+    y = np.arange(6, dtype="float32")
+    model = sequential(*parts, loss=mean, run_eagerly=True)
+    x = np.ones((6, 4), "float32")
+    of_ranks = [model.evaluate(x, labels, verbose=0) for labels in (y, y[:, None])]
+    assert np.isclose(*of_ranks)
     assert fixed(own(Jacobian), inputs={"x": "float32[3]"}, labels={"y": "float32[2]"})

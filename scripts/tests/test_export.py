@@ -1177,6 +1177,19 @@ def test_refuses_foreign_optimizers(tmp_path):
         export.export(half, tmp_path / "m", optimizer=optimizer, loss=logits_loss())
 
 
+def test_weights_that_keras_does_not_know(tmp_path):
+    class Product(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.w = tf.Variable(tf.ones((4, 1)))
+
+        def call(self, x):
+            return x @ self.w
+
+    with pytest.raises(export.Refusal, match=r"self\.add_weight, because Keras does not train a tf\.Variable"):
+        export.export(Product(), tmp_path / "m", optimizer="sgd", loss="mse", inputs={"x": "float32[4]"})
+
+
 def test_refuses_unequal_parts(tmp_path, monkeypatch):
     right = KerasProgram.apply
 
