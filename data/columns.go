@@ -123,7 +123,7 @@ func (o *CSVOptions) layOut(t tableColumns) (fields []tableInput, err error) {
 			continue
 		}
 		f := tableInput{name: name, columns: []int{i}}
-		if o.flat && !o.Schema.allTexts() {
+		if o.flat && !o.Schema.allTexts() && !slices.Contains(o.Schema.names(), name) {
 			f.kind = dtype.For[string]()
 		}
 		fields = append(fields, f)

@@ -228,3 +228,15 @@ func npzOf(t *testing.T, files map[string][]byte) []byte {
 	require.NoError(t, z.Close())
 	return raw.Bytes()
 }
+
+// A rule reads a column that no input takes.
+func TestRuleOfUnusedColumn(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{put(t, dir, "t.csv", []byte("id,a,b\n9007199254740993,1.5,2\n")),
+		put(t, dir, "t.jsonl", []byte(`{"id": 9007199254740993, "a": 1.5, "b": 2}`))} {
+		ds, err := Open(path, Options{CSV: CSVOptions{Inputs: []FieldSpec{{Name: "a", Type: "float32"},
+			{Name: "b", Type: "float32"}}, Schema: &Schema{Columns: map[string]Rule{"id": {Type: "int"}}}}})
+		require.NoError(t, err)
+		assert.Equal(t, []int64{9007199254740993}, all[int64](t, ds, "id"))
+	}
+}
