@@ -40,7 +40,9 @@ class Metrics(Losses):
         self._metrics += [m for m in model.metrics if id(m) not in apart]
         for name in (v.value.name for m in self._metrics for v in m.variables):
             if not re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>:-]*", name):
-                raise UsageError(f"TensorFlow cannot save {name!r} of a metric: give the metric a name without {' '!r}")
+                raise UsageError(
+                    f"TensorFlow cannot save {name!r} of a metric: give the metric a name of the letters a to z, digits and _"
+                )
         taken = set(RESERVED_OUTPUTS) | {self._loss_key(o) for o in self.losses if len(self.losses) > 1}
         self.metrics: list[str] = []
         for name, value in self._metric_values().items():

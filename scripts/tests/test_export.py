@@ -1115,8 +1115,9 @@ def test_names_of_metrics(tmp_path):
         metrics = [keras.metrics.MeanAbsoluteError(name=name) for name in names]
         return export.export(dense(), tmp_path / "m", optimizer="adam", loss="mse", metrics=metrics, check=False)
 
-    with pytest.raises(export.UsageError, match="without ' '"):
-        exported("my metric")
+    for name in ("my metric", "größe", "mae (%)"):
+        with pytest.raises(export.UsageError, match="a name of the letters a to z, digits and _"):
+            exported(name)
     report = exported("a/b", "a_b")
     assert report.metadata["metrics"] == ["a/b", "a_b"]
     assert report.metadata["names"] == {"a_b": "a/b", "a_b_2": "a_b"}
