@@ -118,6 +118,11 @@ func (o *CSVOptions) layOut(t tableColumns) (fields []tableInput, err error) {
 			used[at] = true
 		}
 	}
+	return append(fields, o.unused(t, used)...), nil
+}
+
+// unused returns a field for each column that is neither used nor kept.
+func (o *CSVOptions) unused(t tableColumns, used []bool) (fields []tableInput) {
 	for i, name := range t.names {
 		if used[i] || o.keeps(name) {
 			continue
@@ -128,7 +133,7 @@ func (o *CSVOptions) layOut(t tableColumns) (fields []tableInput, err error) {
 		}
 		fields = append(fields, f)
 	}
-	return fields, nil
+	return fields
 }
 
 // field returns the field of the columns of an input. The name is that of the input or, if the only input takes columns
