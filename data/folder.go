@@ -259,8 +259,9 @@ func (f *classFiles) isClass(name string) (bool, error) {
 		return false, fmt.Errorf("%s: the image is not in a class folder: move it to the folder of its class: %w", path,
 			ErrFormat)
 	case info.IsDir() && len(classes) > 0 && !slices.Contains(classes, name):
-		return false, fmt.Errorf("%s: the folder is not one of the %d classes %s: rename it, or move it elsewhere: %w", path,
-			len(classes), list(classes), ErrLabel)
+		return false, option.Errorf("%s: the folder is not one of the %d classes %s: rename it, or move it elsewhere; a "+
+			"class that the training data lacks needs a list of all ({CSVOptions.Classes}): %w", path, len(classes),
+			list(classes), ErrLabel)
 	}
 	return info.IsDir(), f.checkPart(name)
 }

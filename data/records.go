@@ -379,7 +379,9 @@ func (s *recordSet) dataset(m *InMemory) error {
 		}
 	}
 	if s.label != nil {
-		m.columns = append(m.columns, s.labelColumn(m))
+		label := s.labelColumn(m)
+		label.columns = []string{s.label.name}
+		m.columns = append(m.columns, label)
 	}
 	if len(m.columns) == 0 {
 		return fmt.Errorf("%s: the records have no values: %w", m.name, ErrFormat)

@@ -1,8 +1,10 @@
 package data
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -343,6 +345,32 @@ func TestInferSchema(t *testing.T) {
 	put(t, images, "a/1.png", pngOf(t, noise(1)))
 	_, err = InferSchema(images, Options{})
 	require.EqualError(t, err, images+": a schema is only for CSV, JSON lines, Parquet and Arrow: not supported")
+}
+
+// A few words among numbers mean missing values. Texts with digits in several formats are no numbers.
+func TestInferSchemaOfWords(t *testing.T) {
+	text := strings.Builder{}
+	text.WriteString("age,share,price\n")
+	for i := range 40 {
+		fmt.Fprintf(&text, "%s,%s,%s\n", cmp.Or(map[int]string{7: "unknown", 9: "-"}[i], strconv.Itoa(i)),
+			[]string{"12%", "0.12"}[i%2], []string{"$5", "€7"}[i%2])
+	}
+	schema, err := InferSchema(put(t, t.TempDir(), "t.csv", []byte(text.String())), Options{})
+	require.NoError(t, err)
+	require.Equal(t, `columns:
+  age:
+    type: int
+    na_values: ['-', unknown]
+    missing: error # 2 of 40 cells; 20, the mean, would fill them
+  share:
+    type: category # in the order of the texts; if the values are amounts, write all of them as numbers
+    values: {"0.12": 0, 12%: 1}
+  price:
+    type: category # in the order of the texts; if the values are amounts, write all of them as numbers
+    values: {$5: 0, €7: 1}
+`, string(schema))
+	rule := SuggestRule("$694.21")
+	require.Equal(t, `{"type":"float","strip":["$"],"thousands":","}`, rule)
 }
 
 // A schema and a table of any content give values or an error with the name of the file, in bounded memory.

@@ -70,19 +70,43 @@ type guess struct {
 	fits           []fit          // the first one becomes the rule
 }
 
-// fit is a rule that all cells fit so far.
+// fit is a rule that all cells fit so far, except for a few words.
 type fit struct {
 	Rule
-	sum float64 // of the numbers of the cells
+	sum   float64        // of the numbers of the cells
+	words map[string]int // the cells that do not fit
+}
+
+// maxWords is the maximum number of words that do not fit a rule, and perWord the number of cells that a column must
+// have for each cell with such a word. The words then mean missing values, such as "unknown" among ages.
+const (
+	maxWords = 2
+	perWord  = 10
+)
+
+// skip notes a cell that does not fit. It returns false if the rule is not the one of the column.
+func (f *fit) skip(cell string) bool {
+	if f.words == nil {
+		f.words = map[string]int{}
+	}
+	f.words[cell]++
+	return f.Type != "bool" && len(f.words) <= maxWords && !strings.ContainsAny(cell, "0123456789")
 }
 
 // SuggestRule returns a rule of a schema, as YAML, that reads a cell as a number; "" if none is known.
 func SuggestRule(cell string) string {
 	g := newGuess("")
-	if g.add(cell); len(g.fits) == 0 || g.missing > 0 {
+	g.add(cell)
+	if g.decide(); len(g.fits) == 0 || g.missing > 0 {
 		return ""
 	}
-	text, _ := json.Marshal(g.fits[0].Rule) // a rule has texts only
+	rule := g.fits[0].Rule
+	for _, f := range g.fits {
+		if strings.Contains(cell, ".") && f.Thousands == "," && slices.Equal(f.Strip, rule.Strip) {
+			rule = f.Rule // which also reads larger amounts
+		}
+	}
+	text, _ := json.Marshal(rule) // a rule has texts only
 	return string(text)
 }
 
@@ -129,9 +153,15 @@ func (g *guess) add(cell string) {
 	}
 	fits := g.fits[:0]
 	for _, f := range g.fits {
-		if text, ok := f.convert(cell); ok {
+		text, ok := f.convert(cell)
+		if slices.Equal(f.Strip, []string{"%"}) && !strings.Contains(cell, "%") {
+			ok = false // a hundredth of the others, or 100 times as much
+		}
+		if ok {
 			number, _ := strconv.ParseFloat(text, 64) // convert has checked it
 			f.sum += number
+		}
+		if ok || f.skip(cell) {
 			fits = append(fits, f)
 		}
 	}
@@ -144,8 +174,31 @@ func (g *guess) add(cell string) {
 	}
 }
 
+// decide keeps the rules that the fewest words do not fit. These words then mean missing values.
+func (g *guess) decide() {
+	least := maxWords + 1
+	for _, f := range g.fits {
+		cells := 0
+		for _, n := range f.words {
+			cells += n
+		}
+		if perWord*cells <= g.cells-g.missing {
+			least = min(least, len(f.words))
+		}
+	}
+	g.fits = slices.DeleteFunc(g.fits, func(f fit) bool { return len(f.words) != least })
+	if len(g.fits) == 0 {
+		return
+	}
+	for word, n := range g.fits[0].words {
+		g.notAvailable[word] = true
+		g.missing += n
+	}
+}
+
 // node returns the rule as YAML with comments.
 func (g *guess) node() (*yaml.Node, error) {
+	g.decide()
 	present := g.cells - g.missing
 	r := Rule{Type: "text"}
 	switch {
@@ -165,8 +218,17 @@ func (g *guess) node() (*yaml.Node, error) {
 	if err := node.Encode(r); err != nil {
 		return nil, err
 	}
-	if len(g.fits) > 1 && r.Type == "date" && g.fits[1].Type == "date" {
+	amounts := 0
+	for value := range r.Values {
+		if strings.ContainsAny(value, "0123456789") {
+			amounts++
+		}
+	}
+	switch {
+	case len(g.fits) > 1 && r.Type == "date" && g.fits[1].Type == "date":
 		node.Content[1].LineComment = "or the format " + g.fits[1].Format + ": each cell fits both"
+	case 2*amounts > len(r.Values):
+		node.Content[1].LineComment = "in the order of the texts; if the values are amounts, write all of them as numbers"
 	}
 	if g.missing > 0 && r.Type != "text" {
 		value := &yaml.Node{Kind: yaml.ScalarNode, Value: missingIsError}

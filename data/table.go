@@ -498,7 +498,7 @@ func (t *table) dataset(name string) (*InMemory, error) {
 			*c = made
 			continue
 		}
-		if t.names != nil && f.labels == nil && !f.kept && (f.joined || t.names[f.columns[0]] != f.name) {
+		if t.names != nil && !f.kept && (f.joined || t.names[f.columns[0]] != f.name) {
 			for _, i := range f.columns {
 				c.columns = append(c.columns, t.names[i])
 			}

@@ -391,7 +391,7 @@ func (f *tableField) classOf(text string, numeric bool) (int64, error) {
 		return class, nil
 	case l.listed != nil:
 		return 0, wrongCell(quote(text), fmt.Sprintf("one of the %d classes, such as %s", len(l.class), quote(l.listed[0])),
-			"correct it, or remove the row")
+			"correct it, or remove the row; a class that the training data lacks needs a list of all ({CSVOptions.Classes})")
 	case numeric:
 		return 0, wrongCell(quote(text), fmt.Sprintf("a name like %s in the first row", quote(l.found[0])),
 			"correct it, or list all classes")

@@ -153,7 +153,7 @@ func (m *InMemory) OneHot(field string, classes int) (*InMemory, error) {
 	if err != nil {
 		return nil, err
 	}
-	numbers, names, shape := make(vec[int64], stored.len()), c.classes, c.shape
+	numbers, names, columns, shape := make(vec[int64], stored.len()), c.classes, c.columns, c.shape
 	for i := range numbers {
 		numbers[i], _ = c.kind.Int(stored.element(i)) // Check has read it
 	}
@@ -170,7 +170,7 @@ func (m *InMemory) OneHot(field string, classes int) (*InMemory, error) {
 			return nil
 		})
 	if err == nil {
-		v.columns[at].classes = names
+		v.columns[at].classes, v.columns[at].columns = names, columns
 	}
 	return v, err
 }

@@ -92,7 +92,9 @@ type DataRecord struct {
 	// ClassNames are the names of the classes, indexed by class number.
 	ClassNames []string `json:"class_names,omitempty"`
 	// NumericLabels is true if the labels of the training were numbers, so that class names have no numbers.
+	// NamedLabels is true if they were names that the training has numbered, so that other numbers may mean other classes.
 	NumericLabels bool `json:"numeric_labels,omitempty"`
+	NamedLabels   bool `json:"named_labels,omitempty"`
 	// Tags are those of the metagraph of the training, and Constants the values of inputs (Model.WithConstants);
 	// nil if the training was given none.
 	Tags      []string           `json:"tags,omitempty"`

@@ -76,13 +76,13 @@ def more_stacks() -> Cases:
 
 # Every run of the tests trains the first group, and `make conformance` the others.
 GROUPS: dict[str, Cases] = {
-    "Metrics, steps and outputs": functions(
-        "accuracy stateful weighted class_weights masked several_outputs keyed_outputs ema ema_best own_tests "
-        "add_loss text_classifier columns stateful_rnn residual"
+    "Compared in every run of the tests": functions(
+        "stateful class_weights masked keyed_outputs ema_best own_tests add_loss text_classifier residual"
     ),
-    "Own steps, losses and metrics": functions(
-        "crossentropy_by_name mean_iou masked_f1 keyed_step own_optimizer own_loss_of_one no_labels layer_metric "
-        "ema_overwritten ema_unused distillation distiller own_metrics gan weighted_elements"
+    "Metrics, outputs, own steps and losses": functions(
+        "accuracy weighted several_outputs ema columns stateful_rnn crossentropy_by_name mean_iou masked_f1 "
+        "keyed_step own_optimizer own_loss_of_one no_labels layer_metric ema_overwritten ema_unused distillation "
+        "distiller own_metrics gan weighted_elements"
     ),
     "Optimizers and schedules": {
         **{name: (f"`{text}`", P(tables.optimized, text)) for name, text in tables.OPTIMIZERS.items()},

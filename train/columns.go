@@ -35,7 +35,7 @@ func (r *reader) setColumns(model *savedmodels.Model, sig *savedmodels.Signature
 	if err := r.setLabels(known, given, model.Roles.Predict == ""); err != nil {
 		return err
 	}
-	if columns := given[r.only()]; len(columns) == 1 && r.Label == "" {
+	if columns := r.Inputs[r.only()]; len(columns) == 1 && r.Label == "" {
 		r.Label = columns[0]
 	}
 	for i, in := range r.csv.Inputs {
@@ -100,9 +100,14 @@ func inputNames(inputs []savedmodels.Tensor) string {
 	return texts.Some(names)
 }
 
-// columns returns the columns that the model was trained with.
-func (r *reader) columns() []string {
-	return slices.Concat(slices.Collect(maps.Values(r.record.Columns))...)
+// columns returns the columns that the inputs of the model and several labels were trained with.
+func (r *reader) columns() (names []string) {
+	for input, columns := range r.record.Columns {
+		if input != r.only() {
+			names = append(names, columns...)
+		}
+	}
+	return names
 }
 
 // columnsOf returns the columns of inputs, by input. It omits an input whose only column has its name.
@@ -110,6 +115,10 @@ func (r *reader) columnsOf(ds *data.InMemory) map[string][]string {
 	found := map[string][]string{}
 	for _, f := range ds.Fields() {
 		switch one := len(r.csv.Inputs) == 1; {
+		case f.Name == "y" && r.only() != "":
+			if f.Columns != nil {
+				found[r.only()] = f.Columns
+			}
 		case one && len(f.Columns) > 1:
 			found[r.csv.Inputs[0].Name] = f.Columns
 		case !one && f.Columns != nil:
@@ -138,7 +147,8 @@ func (r *reader) noteColumns(ds *data.InMemory) {
 	}
 	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool {
 		whole, _, _ := strings.Cut(name, ".")
-		return slices.Contains(slices.Concat(r.Ignore, r.columns()), name) || slices.Contains(r.Ignore, whole)
+		return slices.Contains(slices.Concat(r.Ignore, r.columns(), r.record.Columns[r.only()]), name) ||
+			slices.Contains(r.Ignore, whole)
 	})
 	switch {
 	case len(out) > 0:

@@ -67,7 +67,7 @@ func TestSeveralLabels(t *testing.T) {
 	}
 	_, err := open(t, m, "train", Data{Path: file(t, "usd.csv", "f1,text,y_price,f0,y_stars\n1,a,$2.50,3,4\n")})
 	require.ErrorContains(t, err, `column "y_price" (3): found "$2.50", expected a number; correct it, encode the column by a rule `+
-		`of a schema (CSVOptions.Schema), or leave it out (Options.Ignore); the rule {"type":"float","strip":["$"]} reads it`)
+		`of a schema (CSVOptions.Schema), or leave it out (Options.Ignore); the rule {"type":"float","strip":["$"],"thousands":","} reads it`)
 	_, err = open(t, m, "train", Data{Path: csv, Inputs: map[string][]string{"feature": {"f0"}}})
 	require.ErrorContains(t, err, "Data.Inputs feature: the model has no such input; its inputs are features, text, y_price, y_stars")
 

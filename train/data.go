@@ -1,15 +1,18 @@
 package train
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 
 	"steadyfit/data"
@@ -116,6 +119,8 @@ type reader struct {
 	// sortable is the number of classes of a model without class names; 0 if unknown. If the data
 	// has as many class names, their sorted order determines the class numbers.
 	sortable int
+	// label is the column of the label in the data that was read last; empty if there is none.
+	label string
 	// labels are the label inputs of the model, and vectors those of the signature that take one-hot vectors.
 	labels, vectors []savedmodels.Tensor
 	// ranges are the values that float inputs take, by field, if the model records them.
@@ -157,6 +162,10 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	if err := r.setColumns(model, sig); err != nil {
 		return nil, err
 	}
+	if len(r.labels) > 1 && len(r.Classes) > 0 {
+		return nil, refuse("Data.Classes", strings.Join(r.Classes, ","), "the model has the labels %s; give the column of "+
+			"each a rule of type category in {Data.Schema}", inputNames(r.labels))
+	}
 	if signature != model.Roles.Train {
 		r.ignoreRecorded(sig)
 	}
@@ -170,16 +179,14 @@ func (r *reader) setInputs(model *savedmodels.Model, sig *savedmodels.Signature)
 	r.ranges = map[string][2]float64{}
 	for _, in := range sig.DataInputs() {
 		kind := dtype.ByName(in.DType.String())
-		float := kind != nil && kind.Kind == dtype.FloatKind
-		n := len(in.Shape)
-		switch r.sortable = max(r.sortable, m.Labels[in.Name].Classes); {
-		case float && n > 1 && in.Shape[n-1] > 1 && inputs.IsLabel(model, in) && inputs.Classifies(model):
-			r.vectors, r.sortable = append(r.vectors, in), int(in.Shape[n-1])
-		case in.Name == "y" && float:
+		r.sortable = max(r.sortable, m.Labels[in.Name].Classes)
+		if n := inputs.OneHot(model, in); n > 0 {
+			r.vectors, r.sortable = append(r.vectors, in), n
+		} else if in.Name == "y" && inputs.Binary(model, in) {
 			r.sortable = 2
 		}
 		values := m.Inputs[in.Name].Range
-		if values == nil || !float {
+		if values == nil || kind == nil || kind.Kind != dtype.FloatKind {
 			continue
 		}
 		r.ranges[in.Name] = *values
@@ -204,8 +211,18 @@ func (r *reader) setClasses() error {
 	if len(r.Classes) == 0 {
 		return nil
 	}
+	given := strings.Join(r.Classes, ",")
 	if n := len(r.csv.Names); n > 0 && n != len(r.Classes) {
-		return refuse("Data.Classes", strings.Join(r.Classes, ","), "the model has %d: %s", n, texts.Some(r.csv.Names))
+		return refuse("Data.Classes", given, "the model has %d: %s", n, texts.Some(r.csv.Names))
+	}
+	for class, name := range r.Classes {
+		if known := slices.Index(r.csv.Names, name); known >= 0 && known != class {
+			return refuse("Data.Classes", given, "the model has %q as class %d, and this order makes it class %d; its "+
+				"classes are %s", name, known, class, texts.Some(r.csv.Names))
+		}
+	}
+	if r.record.NamedLabels = false; slices.Equal(r.Classes, r.csv.Names) {
+		return nil // labels may be names or numbers
 	}
 	r.csv.Classes, r.csv.Names, r.images.Classes = r.Classes, nil, r.Classes
 	return nil
@@ -223,12 +240,43 @@ func (r *reader) setSchema() error {
 	if r.Schema == nil {
 		return nil
 	}
-	given := *r.Schema
+	given, recorded := *r.Schema, r.csv.Schema
+	if err := r.checkRules(&given, recorded); err != nil {
+		return err
+	}
 	given.Partial = given.Partial || r.predicts // such a table may have no label
 	r.csv.Schema = &given
 	var err error
 	r.record.Schema, err = json.Marshal(r.Schema)
 	return err
+}
+
+// checkRules returns an error if given rules change the number of a value that the model was trained with. It reports
+// other changes of the recorded rules.
+func (r *reader) checkRules(given, recorded *data.Schema) error {
+	if recorded == nil {
+		return nil
+	}
+	var changed []string
+	for _, column := range slices.Sorted(maps.Keys(recorded.Columns)) {
+		before, now := recorded.Columns[column], given.Columns[column]
+		was, _ := json.Marshal(before) // rules have texts and numbers only
+		if is, _ := json.Marshal(now); bytes.Equal(is, was) {
+			continue
+		}
+		changed = append(changed, column)
+		for _, value := range slices.Sorted(maps.Keys(before.Values)) {
+			number := before.Values[value]
+			if n, found := now.Values[value]; found && n != number {
+				return refuse("Data.Schema", nil, "column %q: %q has the number %d, and the model was trained with %d; give it "+
+					"that number", column, value, n, number)
+			}
+		}
+	}
+	if len(changed) > 0 && r.Note != nil {
+		r.Note("the schema replaces the rules that the model was trained with for the columns " + texts.Some(changed))
+	}
+	return nil
 }
 
 func scaleText(s [2]float64) string { return fmt.Sprintf("%g,%g", s[0], s[1]) }
@@ -266,10 +314,10 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 
 // without omits the ignored fields.
 func (r *reader) without(ds *data.InMemory) (*data.InMemory, error) {
-	ignore := r.Ignore
-	ignore = slices.DeleteFunc(slices.Clone(ignore), func(name string) bool {
+	ignore := slices.DeleteFunc(slices.Clone(r.Ignore), func(name string) bool {
 		mayLack := len(r.opened) > 1 || slices.Contains(r.record.Ignored, name) // other data than that of the training
-		return mayLack && fieldOf(ds, name).Name == ""
+		isLabel := name == "y" && r.label != "" && r.label != name              // the column y was left out when it was read
+		return isLabel || mayLack && fieldOf(ds, name).Name == ""
 	})
 	ds, err := ds.Drop(ignore...)
 	return ds, wrong("InMemory.Drop", nil, err)
@@ -277,7 +325,7 @@ func (r *reader) without(ds *data.InMemory) (*data.InMemory, error) {
 
 // read reads a part of a dataset with two parts. An empty part reads a dataset without parts.
 func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
-	if d.Memory != nil {
+	if r.label = ""; d.Memory != nil {
 		return d.Memory, nil
 	}
 	if d.Path == "" {
@@ -286,18 +334,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	}
 	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore,
 		Unlabelled: r.predicts, MaxBytes: r.MaxBytes}
-	labels := []string{r.only(), "label", "y", ""} // other formats ignore the label
-	switch {
-	case len(r.labels) > 1:
-		labels = []string{""}
-	case r.Label != "":
-		labels = []string{r.Label}
-	case slices.Contains(r.columns(), "y"): // a feature of the training
-		labels = []string{"label", ""}
-	case r.only() == "" || r.only() == "y":
-		labels = labels[1:]
-	}
-	for _, o.CSV.Label = range labels {
+	for _, o.CSV.Label = range r.labelNames() {
 		if ds, err = data.Open(d.Path, o); !errors.Is(err, data.ErrField) {
 			break
 		}
@@ -305,8 +342,35 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r.opened = append(r.opened, ds)
+	r.opened, r.label = append(r.opened, ds), o.CSV.Label
 	return ds, r.checkLabel(ds, o.CSV.Label)
+}
+
+// numbersThemselves reports whether each name of a class is its number.
+func numbersThemselves(names []string) bool {
+	for class, name := range names {
+		if name != strconv.Itoa(class) {
+			return false
+		}
+	}
+	return true
+}
+
+// labelNames returns the names that the column of the label may have. Formats without columns ignore them.
+func (r *reader) labelNames() []string {
+	names := []string{r.Label}
+	switch {
+	case len(r.labels) > 1:
+		return []string{""}
+	case r.Label != "":
+		return names
+	case r.only() != "":
+		names = append(slices.Clone(r.record.Columns[r.only()]), r.only())
+	}
+	names = append(names, "label", "y", "")
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool {
+		return name == "y" && slices.Contains(r.columns(), name) // a feature of the training
+	})
 }
 
 // follow records the training data, which determines the class numbers of later data.
@@ -321,6 +385,7 @@ func (r *reader) follow(train *data.InMemory) {
 		r.csv.Schema = &partial
 	}
 	if names := fieldOf(train, "y").Classes; len(names) > 0 {
+		r.record.NamedLabels = r.record.NamedLabels || len(r.csv.Names)+len(r.Classes) == 0 && !numbersThemselves(names)
 		r.record.ClassNames, r.csv.Classes, r.images.Classes = names, names, names
 	}
 	if columns := r.columnsOf(train); len(columns) > 0 {
@@ -351,12 +416,18 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 	}
 	var why string
 	switch {
+	case len(names) == 0 && r.record.NamedLabels && !r.predicts && fieldOf(ds, "y").Name != "":
+		return option.Errorf("%s: field y has numbers, and the labels of the training were the names %s; use names, or list "+
+			"the names in the order of the numbers ({Data.Classes}): %w", ds.Name(), texts.Some(r.record.ClassNames),
+			data.ErrLabel)
 	case len(names) == 0 || slices.Equal(names, known):
 		return nil
 	case len(known) > 0:
 		return fmt.Errorf("%s: field y has the labels %s, and the model has %s; open the data with the class names of the "+
 			"model: %w", ds.Name(), texts.Some(names), texts.Some(known), data.ErrLabel)
 	case r.predicts:
+		return nil
+	case r.Schema != nil && r.Schema.Columns[r.label].Values != nil: // which states the numbers
 		return nil
 	case r.csv.Numbers != "":
 		why = r.csv.Numbers
@@ -365,10 +436,22 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 	case len(names) != r.sortable:
 		why = "the model records no class names"
 	default:
+		if r.Note != nil {
+			r.Note(numbered(names, "the order of their names"))
+		}
 		return nil
 	}
 	return fmt.Errorf("%s: field y has the labels %s, and %s, so the labels have no numbers; write numbers, or export "+
 		"the model with its class names: %w", ds.Name(), texts.Some(names), why, data.ErrLabel)
+}
+
+// numbered describes the numbers of classes that the model does not name.
+func numbered(names []string, order string) string {
+	shown := make([]string, min(8, len(names)))
+	for i := range shown {
+		shown[i] = fmt.Sprintf("%s %d", names[i], i)
+	}
+	return "the model does not name its classes; they are numbered in " + order + ": " + strings.Join(shown, ", ")
 }
 
 // checkRepeated returns an error if few labels of a table repeat, since they are then no names of classes.

@@ -175,7 +175,7 @@ func TestColumnsInAnotherOrder(t *testing.T) {
 	r, ds, err := openedBy(t, m, func(*savedmodels.Metadata) {}, Data{Path: file(t, "train.csv", "age,income,label\n30,5,1\n")})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"age", "income"}, fieldOf(ds, "x").Columns)
-	assert.Nil(t, fieldOf(ds, "y").Columns)
+	assert.Equal(t, []string{"label"}, fieldOf(ds, "y").Columns)
 	r.follow(ds)
 	for text, says := range map[string]string{
 		"age,label,income\n30,1,5\n":    "",

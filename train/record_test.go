@@ -16,6 +16,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/option"
 	"steadyfit/savedmodels"
 )
 
@@ -80,7 +81,7 @@ func TestLabelsKeepTheirNumbers(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "assets.extra")))
 	schema := &data.Schema{Columns: map[string]data.Rule{"c0": {Type: "category", Values: map[string]int64{"0": 5}}}}
 	c := Config{
-		Model: dir, Data: Data{Path: table(t, 200, "yes", "no", "no", "yes"), Schema: schema},
+		Model: dir, Data: Data{Path: table(t, 200, "yes", "no", "no", "yes"), Schema: schema, Classes: []string{"no", "yes"}},
 		Out:  filepath.Join(t.TempDir(), "out"),
 		Loop: fit.Loop{Batch: 2, Epochs: 1, StepsPerEpoch: 1},
 	}
@@ -98,7 +99,58 @@ func TestLabelsKeepTheirNumbers(t *testing.T) {
 		require.ErrorAs(t, err, new(*InputError))
 		assert.ErrorContains(t, err, `found "maybe", expected one of the 2 classes`)
 		_, err = opened(t, m, Data{Path: table(t, 200, "0", "1")})
-		assert.NoError(t, err, "numbers are numbers")
+		assert.NoError(t, err, "the order of the classes was given")
+	}
+}
+
+// Numbers may mean other classes than the names that a training has sorted.
+func TestNumbersAfterNames(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	m.Metadata.ClassNames = nil
+	named := recorded(t, m, Data{Path: table(t, 64, "zebra", "ant", "a", "b", "c", "d", "e", "f", "g", "h")})
+	numbers := table(t, 64, "0", "1")
+	_, err = opened(t, named, Data{Path: numbers})
+	require.ErrorIs(t, err, data.ErrLabel)
+	assert.ErrorContains(t, err, "table.csv: field y has numbers, and the labels of the training were the names a, ant, b, c, "+
+		"d, e, f, g and 2 more; use names, or list the names in the order of the numbers (Data.Classes)")
+	_, err = opened(t, named, Data{Path: numbers, Classes: []string{"zebra", "ant", "a", "b", "c", "d", "e", "f", "g", "h"}})
+	assert.ErrorContains(t, err, `the model has "zebra" as class 9, and this order makes it class 0`)
+	ds, err := opened(t, named, Data{Path: numbers, Classes: named.Metadata.ClassNames})
+	require.NoError(t, err)
+	assert.Equal(t, []int64{0, 1}, values[int64](t, ds, "y"))
+	ds, err = opened(t, recorded(t, m, Data{Path: table(t, 64, "9", "0")}), Data{Path: numbers})
+	require.NoError(t, err)
+	assert.Equal(t, []int64{0, 1}, values[int64](t, ds, "y"))
+}
+
+// A schema that replaces recorded rules may not change the numbers of values, and other changes are reported.
+func TestReplacedRules(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	rules := func(values map[string]int64, more string) *data.Schema {
+		return &data.Schema{Columns: map[string]data.Rule{"c0": {Type: "category", Values: values, Missing: &more}}}
+	}
+	trained := recorded(t, m, Data{Path: table(t, 64, "0", "1"), Schema: rules(map[string]int64{"0": 5, "1": 6}, "0")})
+	for _, c := range []struct {
+		values     map[string]int64
+		more       string
+		says, note string
+	}{
+		{map[string]int64{"0": 5, "1": 6}, "0", "", ""},
+		{map[string]int64{"0": 5, "1": 6}, "1", "", "the schema replaces the rules that the model was trained with for the columns c0"},
+		{map[string]int64{"0": 6, "1": 5}, "0", `column "c0": "`, ""},
+	} {
+		var note string
+		_, err := opened(t, trained, Data{Path: table(t, 64, "0", "1"), Schema: rules(c.values, c.more),
+			Note: func(text string) { note = text }})
+		assert.Equal(t, c.note, note)
+		if c.says != "" {
+			require.ErrorAs(t, err, new(*option.Error))
+			assert.ErrorContains(t, err, c.says)
+			continue
+		}
+		require.NoError(t, err)
 	}
 }
 

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -489,10 +487,6 @@ func (t *training) reportNotes() {
 	if len(names) == 0 || len(t.reader.csv.Names)+len(t.Data.Classes) > 0 {
 		return
 	}
-	shown := make([]string, min(8, len(names)))
-	for i := range shown {
-		shown[i] = fmt.Sprintf("%s %d", names[i], i)
-	}
 	order := "the order of their names"
 	if !slices.IsSorted(names) {
 		order = "the order of the metadata of the data"
@@ -500,5 +494,5 @@ func (t *training) reportNotes() {
 	if s := t.reader.csv.Schema; s != nil && s.Columns[t.reader.csv.Label].Values != nil {
 		order = "the order of the schema"
 	}
-	t.report("note", "the model does not name its classes; they are numbered in "+order+": "+strings.Join(shown, ", "))
+	t.report("note", numbered(names, order))
 }

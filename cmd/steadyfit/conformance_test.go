@@ -27,7 +27,7 @@ import (
 func TestTrainsAsKerasFit(t *testing.T) {
 	const script = "../../scripts/conformance.py"
 	dir := t.TempDir()
-	least, options := 15, []string{}
+	least, options := 9, []string{}
 	page := os.Getenv("STEADYFIT_TEST_CONFORMANCE")
 	if page != "" {
 		least, options = 100, []string{"--all"}

@@ -151,7 +151,6 @@ func TestHostileInputs(t *testing.T) {
 			}
 			if usage, ok := exit.SysUsage().(*syscall.Rusage); ok && !raceDetector() {
 				assert.Less(t, memory.Bytes(usage.Maxrss)*memory.KiB, most)
-				assert.Less(t, time.Duration(usage.Utime.Nano()+usage.Stime.Nano()), 5*time.Second, "of a processor")
 			}
 		})
 	}

@@ -9,7 +9,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
-	"steadyfit/internal/texts"
 	"steadyfit/savedmodels"
 )
 
@@ -38,36 +37,64 @@ func Labels(model *savedmodels.Model, sig *savedmodels.Signature) []savedmodels.
 // NumericLabels is data.CSVOptions.Numbers if the labels of a training were numbers.
 const NumericLabels = "the labels of the training data are numbers"
 
-// numbers returns the reason why labels are numbers (data.CSVOptions.Numbers): the labels of the training were, or
-// the losses take numbers.
+// numbers returns the reason why the only label is a number (data.CSVOptions.Numbers): the labels of the training
+// were numbers, or the loss takes numbers.
 func numbers(model *savedmodels.Model, sig *savedmodels.Signature) (why string) {
-	if model.Metadata == nil || model.Metadata.NumericLabels {
-		return map[bool]string{true: NumericLabels}[model.Metadata != nil]
+	labels := Labels(model, sig)
+	if model.Metadata != nil && model.Metadata.NumericLabels {
+		return NumericLabels
 	}
-	for _, in := range Labels(model, sig) {
-		kind := dtype.ByName(in.DType.String())
-		switch {
-		case kind == nil || kind.Kind != dtype.FloatKind || model.Metadata.Labels[in.Name].Classes > 0:
-			return ""
-		case !Classifies(model):
-			why = "the loss of the model, " + texts.Some(slices.Compact(slices.Sorted(maps.Values(model.Metadata.Loss)))) +
-				", takes numbers"
-		}
+	if len(labels) != 1 {
+		return ""
 	}
-	return why
+	in := labels[0]
+	kind := dtype.ByName(in.DType.String())
+	loss, known := lossOf(model, in)
+	switch {
+	case kind == nil || kind.Kind != dtype.FloatKind || ofClasses(loss) || OneHot(model, in) > 0:
+		return ""
+	case known:
+		return "the loss of the model, " + loss + ", takes numbers"
+	}
+	return "label " + in.Name + " of the model takes floats, and its loss is unknown"
 }
 
-// Classifies reports whether a loss of the model takes classes, or the losses are unknown.
-func Classifies(model *savedmodels.Model) bool {
+// lossOf returns the name of the loss of a label. known is false if the model does not describe its losses.
+func lossOf(model *savedmodels.Model, label savedmodels.Tensor) (loss string, known bool) {
 	if model.Metadata == nil || len(model.Metadata.Loss) == 0 {
-		return true
+		return "", false
 	}
-	for _, loss := range model.Metadata.Loss {
-		if strings.Contains(loss, "crossentropy") || strings.Contains(loss, "hinge") || loss == "kl_divergence" {
-			return true
-		}
+	losses := model.Metadata.Loss
+	if loss, known = losses[strings.TrimPrefix(label.Name, "y_")]; !known && len(losses) == 1 {
+		loss = slices.Collect(maps.Values(losses))[0]
 	}
-	return false
+	return loss, true
+}
+
+// ofClasses reports whether a loss takes numbers of classes, or vectors that stand for them.
+func ofClasses(loss string) bool {
+	return strings.Contains(loss, "crossentropy") || strings.Contains(loss, "hinge") || loss == "kl_divergence"
+}
+
+// OneHot returns the number of classes of a label that is a one-hot vector: a vector of floats for a loss of
+// such vectors or an unknown loss. It is 0 for other labels.
+func OneHot(model *savedmodels.Model, label savedmodels.Tensor) int {
+	kind, n := dtype.ByName(label.DType.String()), len(label.Shape)
+	if kind == nil || kind.Kind != dtype.FloatKind || n < 2 || label.Shape[n-1] < 2 || !IsLabel(model, label) {
+		return 0
+	}
+	loss, known := lossOf(model, label)
+	if known && !strings.HasPrefix(loss, "categorical_") && loss != "kl_divergence" {
+		return 0
+	}
+	return int(label.Shape[n-1])
+}
+
+// Binary reports whether a label is a float that a loss of two classes takes.
+func Binary(model *savedmodels.Model, label savedmodels.Tensor) bool {
+	kind := dtype.ByName(label.DType.String())
+	loss, known := lossOf(model, label)
+	return kind != nil && kind.Kind == dtype.FloatKind && (!known || ofClasses(loss))
 }
 
 // sampleShape returns the shape of a sample of an input. It is empty for an input that takes one value per
