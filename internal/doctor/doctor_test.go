@@ -166,7 +166,7 @@ func TestASessionWithAGPU(t *testing.T) {
 	}
 	tf, checks := checkTensorFlow(m)
 	assert.True(t, tf.gpu && tf.hasGPU)
-	assert.Equal(t, Check{Name: "session", Found: "opened; devices: CPU:0, GPU:0 (up to 8.0 GiB)"},
+	assert.Equal(t, Check{Name: "session", Found: "opened; devices: CPU, GPU:0 (up to 8.0 GiB)"},
 		check(t, checks, "session"))
 	assert.Equal(t, "/opt/site-packages/tensorflow/libtensorflow_cc.so.2, for the CPU and GPU, found by python3",
 		check(t, checks, "library").Found)
@@ -250,7 +250,7 @@ func TestExamineThisMachine(t *testing.T) {
 	r := Examine(Options{})
 	session := check(t, r.Checks, "session")
 	assert.Equal(t, OK, session.Status, session.Found)
-	assert.Contains(t, session.Found, "CPU:0")
+	assert.Contains(t, session.Found, "CPU")
 	live := tfbind.Live()
 	assert.Zero(t, live.Tensors+live.Graphs+live.Sessions, "%+v", live)
 }

@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"steadyfit/gpuopts"
+	"steadyfit/internal/resolved"
 	"steadyfit/internal/tflibrary"
 	"steadyfit/internal/tfprocess"
-	"steadyfit/memory"
 	"steadyfit/tfbind"
 )
 
@@ -61,7 +61,7 @@ func openTensorFlow(m machine) (t tensorFlow, checks []Check) {
 	add(ok("version", fmt.Sprintf("%s; tested are %s to %s", info.Version, tflibrary.MinVersion, tflibrary.MaxVersion)))
 
 	devices, err := m.try()
-	ran := "opened; devices: " + describeDevices(devices)
+	ran := "opened; devices: " + resolved.Devices(devices)
 	t.hasGPU = slices.ContainsFunc(devices, func(d tfbind.Device) bool { return d.Type == "GPU" })
 	switch {
 	case err != nil:
@@ -92,21 +92,6 @@ func fixOf(err error) string {
 }
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
-
-func describeDevices(devices []tfbind.Device) string {
-	var names []string
-	for _, d := range devices {
-		_, name, short := strings.Cut(d.Name, "device:")
-		if !short {
-			name = d.Name
-		}
-		if d.Type == "GPU" {
-			name += fmt.Sprintf(" (up to %v)", memory.Bytes(d.MemoryBytes))
-		}
-		names = append(names, name)
-	}
-	return strings.Join(names, ", ")
-}
 
 // trySession opens a session, and returns its devices.
 func trySession() ([]tfbind.Device, error) {

@@ -35,13 +35,7 @@ type Settings struct {
 // String returns a one-line summary, such as "CPU; bfloat16 in 5 of 6 matrix operations,
 // float32 in 1; oneDNN in 6 operations; TensorFlow 2.21.0".
 func (r Settings) String() string {
-	names := ShortNames(r.Devices)
-	for i, d := range r.Devices {
-		if d.Type == "GPU" {
-			names[i] += fmt.Sprintf(" (up to %v)", memory.Bytes(d.MemoryBytes))
-		}
-	}
-	parts := []string{strings.Join(names, ", ")}
+	parts := []string{Devices(r.Devices)}
 	if r.Step != nil {
 		parts = append(parts, partsOf(r.Step)...)
 	}
@@ -130,6 +124,17 @@ var narrowTypes = map[gpuopts.Precision]dtype.DType{
 // HasGPU reports whether one of the devices is a GPU.
 func HasGPU(devices []tfbind.Device) bool {
 	return slices.ContainsFunc(devices, func(d tfbind.Device) bool { return d.Type == "GPU" })
+}
+
+// Devices lists devices by ShortNames, GPUs with their memory.
+func Devices(devices []tfbind.Device) string {
+	names := ShortNames(devices)
+	for i, d := range devices {
+		if d.Type == "GPU" {
+			names[i] += fmt.Sprintf(" (up to %v)", memory.Bytes(d.MemoryBytes))
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // ShortNames returns device names without job and task, such as "GPU:0". The only CPU is "CPU".
