@@ -100,8 +100,7 @@ type Config struct {
 	// OutVersion is a folder for numbered versions of the trained SavedModel, as TensorFlow Serving
 	// reads it (session.Session.SaveVersion); empty saves none. Out must then be empty.
 	OutVersion string
-	// OutAdapter is the folder for the trained weights alone (package adapter); empty saves
-	// none.
+	// OutAdapter is the folder for the trained weights alone; empty saves none.
 	OutAdapter string
 	// Profile selects steps whose operations are traced.
 	Profile Profile

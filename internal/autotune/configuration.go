@@ -28,8 +28,8 @@ type Configuration struct {
 	Executor     string `json:"executor,omitempty"`
 	IntraThreads int    `json:"intra_threads,omitempty"`
 	InterThreads int    `json:"inter_threads,omitempty"`
-	// OneDNN turns oneDNN on or off, and Allocator replaces malloc (a name of package allocator),
-	// both with the variables of Environment.
+	// OneDNN turns oneDNN on or off, and Allocator replaces malloc (a name of
+	// tfprocess.FindAllocator, or tfprocess.Mmap), both with the variables of Environment.
 	OneDNN    string `json:"onednn,omitempty"`
 	Allocator string `json:"allocator,omitempty"`
 	// Precision has the meaning of gpuopts.Options. It changes the results of the training.

@@ -14,9 +14,8 @@
 //
 // The trials take at most 2% of the training and at most 20 s. Before plain steps are measured,
 // their time is estimated by an earlier training's time in the cache, or by the fastest step
-// known. If the trials would take longer, none are run. [Plan.Prior] needs no trial: it turns
-// oneDNN on for large convolutions before TensorFlow is opened. The cache identifies measurements by
-// model, shapes, options and machine.
+// known. If the trials would take longer, none are run. The cache identifies measurements by model,
+// shapes, options and machine.
 //
 // Choose takes a [Plan] and returns a [Choice], and Choice.Configuration.Apply changes the
 // options of the session. A trial is the same program, in
