@@ -2,10 +2,8 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -28,12 +26,12 @@ func newExplain(s *settings) *cobra.Command {
 		Short: "Show what holds the peak of memory of a training step, and what grows",
 		Long: `Show what holds the peak of memory of a training step, and what grows.
 
-explain trains for some seconds in a process of its own, measures the resident
-memory at the peak of a step, and attributes it: to libraries, Go, data, variables
-by role, the operations that hold memory at that moment, free memory that a pool or
-malloc keeps, and a rest that it cannot attribute. It then says whether memory grew
-from step to step, and what carried the growth; with --allocator jemalloc also which
-functions of TensorFlow allocated it. The model is not changed.
+explain trains for some seconds, measures the resident memory at the peak of a
+step, and attributes it: to libraries, Go, data, variables by role, the operations
+that hold memory at that moment, free memory that a pool or malloc keeps, and a
+rest that it cannot attribute. It then says whether memory grew from step to step,
+and what carried the growth; with --allocator jemalloc also which functions of
+TensorFlow allocated it. The model is not changed.
 
 The flags of training have the meaning that they have in fit, so --config with the
 file of tune explains the training with the tuned settings.
@@ -52,49 +50,22 @@ func (s *settings) explain(cmd *cobra.Command) error {
 	if err := cmp.Or(s.checkLayer("explain"), s.checkOutput("out", s.Out)); err != nil {
 		return err
 	}
-	if explain.Measuring() { // the process that started this one has prepared the environment
-		return explain.Send(func() (*explain.Report, error) { return s.measurePeak(cmd) }, func(err error) *explain.Failure {
-			return &explain.Failure{Text: message(err), Code: exitCode(err)}
-		})
-	}
-	if err := cmp.Or(s.prepareProcess(cmd.ErrOrStderr()), s.useAllocator()); err != nil {
+	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
 		return err
+	}
+	if err := explain.UseAllocator(s.Allocator, s.Session.Device.OneDNN); err != nil {
+		return usagef("--allocator %s: %w", s.Allocator, err)
 	}
 	if s.Out != "" {
 		if err := files.WritableDir(s.Out, 0); err != nil {
 			return unusable(fmt.Errorf("--out %s: the page cannot be written: %w", s.Out, err))
 		}
 	}
-	r, err := explain.Run(cmd.Context(), cmd.ErrOrStderr())
-	var failed *explain.Failure
-	if errors.As(err, &failed) {
-		code := failed.Code
-		if failed.OutOfMemory {
-			code = exitMemory
-		} else if code <= 0 {
-			code = exitFailed
-		}
-		return &coded{code, err}
-	}
+	r, err := s.measurePeak(cmd)
 	if err != nil {
 		return err
 	}
 	return s.printPeak(cmd, r)
-}
-
-// useAllocator sets the environment variables of --allocator for the process that measures.
-func (s *settings) useAllocator() error {
-	if s.Allocator == "" {
-		return nil
-	}
-	missing, err := autotune.Configuration{Allocator: s.Allocator, OneDNN: s.Session.Device.OneDNN}.Environment()
-	for _, v := range missing {
-		err = errors.Join(err, os.Setenv(v.Name, v.Value))
-	}
-	if err != nil {
-		return usagef("--allocator %s: %w", s.Allocator, err)
-	}
-	return nil
 }
 
 // printPeak prints a report and writes the page.

@@ -15,7 +15,6 @@ import (
 
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/child"
-	"steadyfit/internal/explain"
 	"steadyfit/internal/files"
 	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/tflibrary"
@@ -64,7 +63,7 @@ func fromEnvironment(flag string) (variable, value string, ok bool) {
 
 // warnUnknown warns of variables STEADYFIT_* without a flag, such as misspelt ones.
 func warnUnknown(stderr io.Writer) {
-	known := []string{worker.Env, child.SupervisedEnv, autotune.Env, explain.Env}
+	known := []string{worker.Env, child.SupervisedEnv, autotune.Env}
 	for name := range flagNames() {
 		known = append(known, envName(name))
 	}

@@ -4,10 +4,9 @@
 // # Measurement
 //
 // [Measure] trains in this process, which must be new: it reads the memory after each phase (data read,
-// TensorFlow loaded, model open, steps). [Run] starts such a process. After the warm-up, Measure resets
-// the kernel's peak before each of some steps and keeps the highest one. It then traces one more step. The
-// Go heap is measured after a garbage collection, since that is its size in a longer training. The model
-// is not saved.
+// TensorFlow loaded, model open, steps). After the warm-up, Measure resets the kernel's peak before each of
+// some steps and keeps the highest one. It then traces one more step. The Go heap is measured after a
+// garbage collection, since that is its size in a longer training. The model is not saved.
 //
 // # Parts
 //

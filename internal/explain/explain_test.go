@@ -20,6 +20,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/child"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/lab/loop"
@@ -57,16 +58,17 @@ type testCase struct {
 const caseEnv = "STEADYFIT_TEST_EXPLAIN"
 
 func TestMain(m *testing.M) {
-	if !Measuring() {
+	if os.Getenv(caseEnv) == "" {
 		os.Exit(m.Run())
 	}
-	err := Send(func() (*Report, error) {
-		var c testCase
-		if err := json.Unmarshal([]byte(os.Getenv(caseEnv)), &c); err != nil {
-			return nil, err
+	var c testCase
+	parent, err := child.Connect(caseEnv, &c)
+	if err == nil {
+		var r *Report
+		if r, err = c.measure(); err == nil {
+			err = parent.Send(r)
 		}
-		return c.measure()
-	}, func(err error) *Failure { return &Failure{Text: err.Error(), Code: 1} })
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -144,13 +146,14 @@ func measure(t *testing.T, oneDNN string, c testCase) *Report {
 	if _, err := tflibrary.Locate(""); err != nil {
 		t.Skipf("no TensorFlow (set %s): %v", tflibrary.EnvLibrary, err)
 	}
-	text, err := json.Marshal(c)
-	require.NoError(t, err)
-	t.Setenv(caseEnv, string(text))
 	t.Setenv("TF_ENABLE_ONEDNN_OPTS", oneDNN)
 	t.Setenv("TF_CPP_MIN_LOG_LEVEL", "2")
-	r, err := Run(t.Context(), os.Stderr)
+	p, err := child.Start(t.Context(), child.Command{Variable: caseEnv, Spec: c, Log: os.Stderr, KillWithParent: true})
 	require.NoError(t, err)
+	line, err := p.Receive(time.Now().Add(time.Hour))
+	require.NoError(t, err, p.End(nil).Cause)
+	var r *Report
+	require.NoError(t, json.Unmarshal(line, &r))
 	var b strings.Builder
 	require.NoError(t, r.WriteText(&b))
 	t.Log("\n" + b.String())
@@ -399,7 +402,7 @@ func TestStacks(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Setenv("LD_PRELOAD", library)
-	t.Setenv("MALLOC_CONF", tfprocess.JemallocKeeps)
+	t.Setenv("MALLOC_CONF", tfprocess.JemallocKeeps+","+native.HeapProfileSettings)
 	r := measure(t, "1", testCase{Model: "digits", Samples: 1000, Batch: 32, Seconds: 90, Growth: 256, Retain: "native"})
 	require.Equal(t, memory.Leak, r.Growth.Kind, r.GrowthText)
 	require.NotEmpty(t, r.GrowingStacks)

@@ -125,7 +125,7 @@ type measurement struct {
 	samples     Samples
 }
 
-// Measure trains in this process and returns the report. The process must be new; see [Run]. The error is
+// Measure trains in this process and returns the report. The process must be new. The error is
 // memory.ErrUnavailable if the system does not report the memory of a process, or does not reset its peak.
 func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 	m := &measurement{plan: p}
