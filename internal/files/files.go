@@ -101,12 +101,8 @@ func Same(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// Walk calls visit for a file, or for all folders and files in a folder in the order of their names.
-// name is relative to path. Walk follows links, and skips a folder if visit returns fs.SkipDir.
-func Walk(path string, visit func(name string, info fs.FileInfo) error) error {
-	return walk(path, ".", visit)
-}
-
+// walk calls visit for a file, or for all folders and files in a folder in the order of their names. name is
+// relative to root, and "." at first. walk follows links, and skips a folder if visit returns fs.SkipDir.
 func walk(root, name string, visit func(name string, info fs.FileInfo) error) error {
 	info, err := os.Stat(filepath.Join(root, name))
 	if err != nil {
@@ -134,7 +130,7 @@ func walk(root, name string, visit func(name string, info fs.FileInfo) error) er
 
 // Hash writes the names and contents of all files of a folder, or of one file, to a hash.
 func Hash(sum hash.Hash, path string) error {
-	return Walk(path, func(name string, info fs.FileInfo) error {
+	return walk(path, ".", func(name string, info fs.FileInfo) error {
 		if !info.Mode().IsRegular() {
 			return nil
 		}
