@@ -344,11 +344,11 @@ class KerasProgram(Parts):
         """
         compiled = self._metrics[0].metrics if self.metrics else []
         made = [getattr(item, "_fn", getattr(item, "fn", type(item))) for item in [self.losses[output], *compiled]]
+        own = [not getattr(f, "__module__", "").startswith("keras.") for f in made]
         # Keras gives labels and predictions the same rank before it calls a function.
-        if hasattr(self.losses[output], "fn") and self.sample_weight is None and self._same_for_ranks(output):
-            made = made[1:]
-        own = any(not getattr(f, "__module__", "").startswith("keras.") for f in made)
-        return own or (bool(compiled) or self.sample_weight is not None) and not self.outputs[output].shape
+        if own[0] and hasattr(self.losses[output], "fn") and self.sample_weight is None:
+            own[0] = not self._same_for_ranks(output)
+        return any(own) or (bool(compiled) or self.sample_weight is not None) and not self.outputs[output].shape
 
     def metadata(self) -> dict[str, Any]:
         """The metadata of the steps."""
