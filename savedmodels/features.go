@@ -30,7 +30,8 @@ var ErrNoFeatures = errors.New("the model has no frozen part to compute once")
 // features of a sample do not depend on the other samples.
 type Features struct {
 	// Model is the model with another program, in which Train, Evaluate and Gradients take the
-	// features instead of the data inputs that only the frozen part needs. Predict, the saver and the
+	// features instead of the data inputs that only the frozen part needs. Gradients is missing if it needs
+	// more inputs than Train. Predict, the saver and the
 	// variables are unchanged. The name of the original train signature begins with "original/".
 	Model *Model
 	// Compute is the signature that computes the features from data inputs. Each output is an
@@ -172,10 +173,12 @@ func (d *division) divide() (*Features, error) {
 		if err == nil {
 			s, err = d.rest(part, divided[roles.Train])
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+			divided[role] = s
+		case role != roles.Gradients:
 			return nil, fmt.Errorf("%w: signature %s: %w", ErrNoFeatures, role, err)
 		}
-		divided[role] = s
 	}
 	train := *d.model.find(roles.Train)
 	for _, s := range d.model.Signatures {

@@ -142,7 +142,7 @@ func (r *reader) checkColumns(ds *data.InMemory) error {
 // noteColumns reports columns of a table that are left out because the model was trained without
 // them, and columns without names.
 func (r *reader) noteColumns(ds *data.InMemory) {
-	if r.Note == nil || r.record.Columns == nil {
+	if r.Note == nil || len(r.columns()) == 0 {
 		return
 	}
 	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool {

@@ -88,7 +88,7 @@ func OpenData(model *savedmodels.Model, signature string, d Data, part string, p
 		return nil, unusable(err)
 	}
 	r.fixed = signature == model.Roles.Evaluate
-	r.csv.InputsOnly = signature != model.Roles.Train && len(r.record.Columns) > 0
+	r.csv.InputsOnly = signature != model.Roles.Train && len(r.columns()) > 0
 	ds, err := r.open(d, part)
 	if err == nil {
 		ds, err = r.scaled(ds)
@@ -389,8 +389,9 @@ func (r *reader) follow(train *data.InMemory) {
 		r.record.ClassNames, r.csv.Classes, r.images.Classes = names, names, names
 	}
 	if columns := r.columnsOf(train); len(columns) > 0 {
-		r.record.Columns, r.csv.InputsOnly = columns, true
+		r.record.Columns = columns
 		r.csv.Known = r.columns()
+		r.csv.InputsOnly = len(r.csv.Known) > 0
 		for i, in := range r.csv.Inputs {
 			r.csv.Inputs[i].Columns = columns[in.Name]
 		}

@@ -70,6 +70,9 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	if err != nil {
 		return &noFeatures{err}
 	}
+	if (t.splits() || t.Budget.ofProcess()) && t.plan.Roles().Gradients != "" && plan.Roles().Gradients == "" {
+		return no("signature %s, which micro-batches need, cannot take features", t.plan.Roles().Gradients)
+	}
 	defer t.worker.Busy()()
 	s, err := session.Open(ctx, plan)
 	if err != nil {

@@ -96,7 +96,7 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 	assert.True(t, bytes.Equal(want, weights(t, out)), all[2])
 	m, err := savedmodels.Open(out)
 	require.NoError(t, err)
-	assert.Equal(t, map[string][]string{"x": names[1:]}, m.Metadata.Columns)
+	assert.Equal(t, map[string][]string{"x": names[1:], "y": {"label"}}, m.Metadata.Columns)
 	builtin, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	var first []float32

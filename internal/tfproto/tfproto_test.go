@@ -16,8 +16,8 @@ import (
 
 // A message keeps the fields that it does not know: the object graph of a SavedModel, for example.
 func TestUnknownFieldsAreKept(t *testing.T) {
-	for _, model := range []string{"digits", "digits-cnn"} {
-		path := filepath.Join("..", "..", "savedmodels", "builtin", model, "saved_model.pb")
+	for _, model := range []string{"keras", "half"} {
+		path := filepath.Join("..", "..", "savedmodels", "testdata", model, "saved_model.pb")
 		raw, err := os.ReadFile(path)
 		require.NoError(t, err)
 		var m tfproto.SavedModel
