@@ -55,9 +55,9 @@ type Options struct {
 	MaxBytes int64
 }
 
-const formats = ".npz, .npy, .csv, .tsv, .jsonl (also .gz), a folder in MNIST's layout (IDX), a folder of .npy " +
-	"files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar), Parquet or " +
-	"Arrow files (.arrow, .feather; one, a folder or a pattern), or builtin:NAME"
+const formats = ".npz, .npy, .csv, .tsv, .jsonl, .ndjson (also .gz), a folder in MNIST's layout (IDX), a folder of .npy " +
+	"files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar), Parquet " +
+	"(.parquet, .pq, .parq) or Arrow files (.arrow, .feather; one, a folder or a pattern), or builtin:NAME"
 
 // Open reads the dataset at a path. The extension of a file selects the format: .npz, .npy, .csv,
 // .csv.gz, .jsonl, .jsonl.gz, .tfrecord, .tar, .parquet, .arrow or .feather. A folder contains class folders of
@@ -123,9 +123,12 @@ func open(path string, o Options) (*InMemory, error) {
 		}
 		return openRecordFiles(path, []string{path}, o)
 	}
+	if ext == ".gz" {
+		ext = filepath.Ext(strings.TrimSuffix(base, ext)) + ext
+	}
 	return nil, fmt.Errorf("%s: the extension %q is %w; supported are %s. In Python, numpy.savez(\"data.npz\", x=..., "+
 		"y=...) writes a supported file",
-		path, filepath.Ext(path), ErrUnsupported, formats)
+		path, ext, ErrUnsupported, formats)
 }
 
 // part returns the part to read from a source that does not distinguish validation from test.

@@ -34,7 +34,7 @@ func TestOpenRefuses(t *testing.T) {
 		"builtin:mnist":              {fs.ErrNotExist, "the only one is digits"},
 		"builtin:../digits":          {fs.ErrNotExist, "the only one is digits"},
 		"a.tfrecord":                 {ErrFormat, "record 0: found 1 bytes"},
-		"a.tfrecord.gz":              {ErrUnsupported, `the extension ".gz"`},
+		"a.tfrecord.gz":              {ErrUnsupported, `the extension ".tfrecord.gz"`},
 		"a.parquet":                  {ErrFormat, "too few for a Parquet file"},
 		"a.arrow":                    {ErrFormat, "too few for an Arrow file"},
 		"a.h5":                       {ErrUnsupported, "numpy.savez"},

@@ -128,6 +128,20 @@ func (r *reader) columnsOf(ds *data.InMemory) map[string][]string {
 	return found
 }
 
+// checkInputs returns an error for columns in the options of data without columns, such as arrays.
+func (r *reader) checkInputs(ds *data.InMemory) error {
+	for _, name := range slices.Sorted(maps.Keys(r.Inputs)) {
+		columns := r.Inputs[name]
+		if !slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool {
+			return slices.Equal(f.Columns, columns) || f.Columns == nil && slices.Equal(columns, []string{f.Name}) && f.Name == name
+		}) {
+			return refuse("Data.Inputs", name+"="+strings.Join(columns, ","), "%s has no such columns; name its fields like "+
+				"the inputs", ds.Name())
+		}
+	}
+	return nil
+}
+
 // checkColumns returns an error for a table in memory whose columns differ from those of the training.
 func (r *reader) checkColumns(ds *data.InMemory) error {
 	for name, columns := range r.columnsOf(ds) {

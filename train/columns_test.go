@@ -1,6 +1,9 @@
 package train
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -141,4 +144,27 @@ func TestOneHotLabels(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, []int64{0, 1}, values[int64](t, ds, "y"))
 	}
+}
+
+// Columns for an input are an error where the data has none, and where they feed another input.
+func TestColumnsThatAreNone(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for name, array := range map[string]data.Array{"x": {Shape: []int{2, 64}, Values: make([]float32, 128)},
+		"y": {Shape: []int{2}, Values: []int64{0, 1}}} {
+		f, err := os.Create(filepath.Join(dir, name+".npy"))
+		require.NoError(t, err)
+		w, err := data.NewWriter(f, ".npy", 2)
+		require.NoError(t, err)
+		require.NoError(t, w.Write(data.Field{Name: name, Array: array}))
+		require.NoError(t, errors.Join(w.Flush(), f.Close()))
+	}
+	_, err = opened(t, m, Data{Path: dir, Inputs: map[string][]string{"x": {"pixels"}}})
+	require.ErrorContains(t, err, "Data.Inputs x=pixels: "+dir+" has no such columns; name its fields like the inputs")
+
+	o := data.CSVOptions{Inputs: []data.FieldSpec{{Name: "age", Type: "float32"}, {Name: "size", Type: "float32",
+		Columns: []string{"age"}}}}
+	_, err = data.Open(file(t, "t.csv", "age,size\n1,2\n"), data.Options{CSV: o})
+	require.ErrorContains(t, err, `column "age" feeds input age and cannot also feed size: name another column`)
 }

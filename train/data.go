@@ -343,7 +343,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		return nil, err
 	}
 	r.opened, r.label = append(r.opened, ds), o.CSV.Label
-	return ds, r.checkLabel(ds, o.CSV.Label)
+	return ds, cmp.Or(r.checkInputs(ds), r.checkLabel(ds, o.CSV.Label))
 }
 
 // numbersThemselves reports whether each name of a class is its number.

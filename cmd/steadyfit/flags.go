@@ -303,7 +303,7 @@ func (s *settings) speedFlags() []flag {
 		{"cache-features", "fit tune", "compute the frozen part of the model once per sample (auto: where that is faster)",
 			"Config.CacheFeatures",
 			newChoice(&s.CacheFeatures, "auto on off", train.Auto, train.On, "")},
-		{"jit-compile", "fit explain", "use the XLA-compiled signatures of the model; they round differently",
+		{"jit-compile", "fit explain", "use XLA-compiled signatures; they round and draw random numbers differently",
 			"Options.Compiled", &s.Session.Compiled},
 		{"onednn", "fit explain tune", "compute with oneDNN or without it (auto: TensorFlow decides by the processor)",
 			"Options.OneDNN",

@@ -20,12 +20,12 @@ import (
 	"steadyfit/internal/wire"
 )
 
-// digits is the file prefix of a built-in model's variables.
-var digits = filepath.Join("..", "..", "savedmodels", "builtin", "digits", "variables", "variables")
+// saved is the file prefix of the variables of a model.
+var saved = filepath.Join("..", "..", "savedmodels", "testdata", "keras", "variables", "variables")
 
 // Every changed or missing byte is detected or changes nothing.
 func TestDamage(t *testing.T) {
-	whole, err := os.ReadFile(digits + ".index")
+	whole, err := os.ReadFile(saved + ".index")
 	require.NoError(t, err)
 	want, err := parse(whole)
 	require.NoError(t, err)
@@ -53,18 +53,18 @@ func TestDamage(t *testing.T) {
 
 // Truncated and missing files are detected without TensorFlow.
 func TestCheck(t *testing.T) {
-	index, err := os.ReadFile(digits + ".index")
+	index, err := os.ReadFile(saved + ".index")
 	require.NoError(t, err)
-	require.NoError(t, Check(digits, index))
+	require.NoError(t, Check(saved, index))
 	prefix := filepath.Join(t.TempDir(), "v")
 	require.ErrorIs(t, Check(prefix, index), os.ErrNotExist)
-	values, err := os.ReadFile(digits + ".data-00000-of-00001")
+	values, err := os.ReadFile(saved + ".data-00000-of-00001")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(prefix+".data-00000-of-00001", values[:len(values)-1], 0o666))
 	err = Check(prefix, index)
 	require.ErrorIs(t, err, ErrDamaged)
 	require.ErrorContains(t, err, fmt.Sprintf("it has %d bytes, but its index expects %d", len(values)-1, len(values)))
-	require.ErrorIs(t, Check(digits, index[:len(index)-1]), ErrDamaged)
+	require.ErrorIs(t, Check(saved, index[:len(index)-1]), ErrDamaged)
 	_, rest, err := handle(index[len(index)-footerBytes:])
 	require.NoError(t, err)
 	last, _, err := handle(rest)
@@ -77,10 +77,10 @@ func TestCheck(t *testing.T) {
 
 // A changed value is found with the name of its tensor. Text and missing parts are not compared.
 func TestVerify(t *testing.T) {
-	require.NoError(t, Verify(t.Context(), digits))
-	index, err := os.ReadFile(digits + ".index")
+	require.NoError(t, Verify(t.Context(), saved))
+	index, err := os.ReadFile(saved + ".index")
 	require.NoError(t, err)
-	values, err := os.ReadFile(digits + ".data-00000-of-00001")
+	values, err := os.ReadFile(saved + ".data-00000-of-00001")
 	require.NoError(t, err)
 	prefix := filepath.Join(t.TempDir(), "v")
 	require.NoError(t, os.WriteFile(prefix+".index", index, 0o666))
@@ -165,7 +165,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 
 // FuzzIndex changes an index, or blocks in an index with correct checksums.
 func FuzzIndex(f *testing.F) {
-	whole, err := os.ReadFile(digits + ".index")
+	whole, err := os.ReadFile(saved + ".index")
 	require.NoError(f, err)
 	values := entries("", "\x08\x01", "a", "\x08\x01\x12\x02\x12\x00")
 	at := string(binary.AppendUvarint([]byte{0}, uint64(len(values))))
