@@ -182,7 +182,8 @@ func (a *assignment) take(input int, names ...string) {
 		case slices.Contains(a.names, name):
 			other := slices.IndexFunc(a.columns, func(c []int) bool { return slices.Contains(c, positions(a.names)[name]) })
 			a.err = option.Errorf("column %q feeds input %s and cannot also feed %s: name another column "+
-				"({CSVOptions.Inputs %[3]s=COLUMN,...}): %[4]w", name, a.Inputs[max(other, 0)].Name, a.Inputs[input].Name, ErrFormat)
+				"({CSVOptions.Inputs %[3]s=COLUMN,...}): %[4]w", name, a.Inputs[max(other, 0)].Name, a.Inputs[input].Name,
+				ErrFormat)
 		default:
 			a.err = option.Errorf("no column %q, which input %s of the model takes: add it, or name the columns of the input "+
 				"({CSVOptions.Inputs %[2]s=COLUMN,...}): %[3]w", name, a.Inputs[input].Name, ErrFormat)

@@ -55,8 +55,8 @@ type Options struct {
 	MaxBytes int64
 }
 
-const formats = ".npz, .npy, .csv, .tsv, .jsonl, .ndjson (also .gz), a folder in MNIST's layout (IDX), a folder of .npy " +
-	"files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar), Parquet " +
+const formats = ".npz, .npy, .csv, .tsv, .jsonl, .ndjson (also .gz), a folder in MNIST's layout (IDX), a folder of " +
+	".npy files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar), Parquet " +
 	"(.parquet, .pq, .parq) or Arrow files (.arrow, .feather; one, a folder or a pattern), or builtin:NAME"
 
 // Open reads the dataset at a path. The extension of a file selects the format: .npz, .npy, .csv,

@@ -133,7 +133,8 @@ func (r *reader) checkInputs(ds *data.InMemory) error {
 	for _, name := range slices.Sorted(maps.Keys(r.Inputs)) {
 		columns := r.Inputs[name]
 		if !slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool {
-			return slices.Equal(f.Columns, columns) || f.Columns == nil && slices.Equal(columns, []string{f.Name}) && f.Name == name
+			isColumn := f.Columns == nil && f.Name == name && slices.Equal(columns, []string{name})
+			return isColumn || slices.Equal(f.Columns, columns)
 		}) {
 			return refuse("Data.Inputs", name+"="+strings.Join(columns, ","), "%s has no such columns; name its fields like "+
 				"the inputs", ds.Name())
