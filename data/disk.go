@@ -31,7 +31,11 @@ func newDiskFile(path string, f *os.File) *diskFile {
 }
 
 func (f *diskFile) unchanged() error {
-	if info, err := f.r.Stat(); err == nil && info.ModTime().Equal(f.changed) {
+	info, err := f.r.Stat()
+	switch {
+	case errors.Is(err, fs.ErrClosed):
+		return fmt.Errorf("%s: %w", f.path, errClosed)
+	case err == nil && info.ModTime().Equal(f.changed):
 		return nil
 	}
 	return fmt.Errorf("%s: the file changed since it was opened; leave data alone during training: %w", f.path, ErrFormat)

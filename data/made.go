@@ -57,8 +57,14 @@ type scratch struct {
 	state  map[any]any
 }
 
-// scratch returns the memory of the workers of a pass. It reuses that of an earlier pass.
+// scratch returns the memory of the workers of a pass. It reuses that of an earlier pass, but not its records, since
+// the files may have been closed.
 func (m *InMemory) scratch(have []*scratch) []*scratch {
+	for _, w := range have {
+		if last, ok := w.state[m.records].(*lastRecord); ok {
+			last.row = -1
+		}
+	}
 	n := 1
 	if m.makes() {
 		if n = m.workers; n < 1 {
