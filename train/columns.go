@@ -115,14 +115,13 @@ func (r *reader) columnsOf(ds *data.InMemory) map[string][]string {
 	found := map[string][]string{}
 	for _, f := range ds.Fields() {
 		switch one := len(r.csv.Inputs) == 1; {
+		case f.Columns == nil:
 		case f.Name == "y" && r.only() != "":
-			if f.Columns != nil {
-				found[r.only()] = f.Columns
-			}
-		case one && len(f.Columns) > 1:
-			found[r.csv.Inputs[0].Name] = f.Columns
-		case !one && f.Columns != nil:
+			found[r.only()] = f.Columns
+		case !one:
 			found[f.Name] = f.Columns
+		case len(f.Columns) > 1:
+			found[r.csv.Inputs[0].Name] = f.Columns
 		}
 	}
 	return found

@@ -168,3 +168,12 @@ func TestColumnsThatAreNone(t *testing.T) {
 	_, err = data.Open(file(t, "t.csv", "age,size\n1,2\n"), data.Options{CSV: o})
 	require.ErrorContains(t, err, `column "age" feeds input age and cannot also feed size: name another column`)
 }
+
+// The column of a label is no feature of a model without labels, even if the model takes as many values.
+func TestTableWithoutLabels(t *testing.T) {
+	m := modelOf(nil, []savedmodels.Tensor{floats("x", 3)}, nil)
+	for _, name := range []string{"label", "y"} {
+		_, err := open(t, m, "train", Data{Path: file(t, "t.csv", "f0,f1,"+name+"\n1,2,7\n")})
+		require.ErrorContains(t, err, "no input of signature train takes the field y")
+	}
+}

@@ -119,8 +119,6 @@ type reader struct {
 	// sortable is the number of classes of a model without class names; 0 if unknown. If the data
 	// has as many class names, their sorted order determines the class numbers.
 	sortable int
-	// label is the column of the label in the data that was read last; empty if there is none.
-	label string
 	// labels are the label inputs of the model, and vectors those of the signature that take one-hot vectors.
 	labels, vectors []savedmodels.Tensor
 	// ranges are the values that float inputs take, by field, if the model records them.
@@ -266,10 +264,9 @@ func (r *reader) checkRules(given, recorded *data.Schema) error {
 		}
 		changed = append(changed, column)
 		for _, value := range slices.Sorted(maps.Keys(before.Values)) {
-			number := before.Values[value]
-			if n, found := now.Values[value]; found && n != number {
+			if n, found := now.Values[value]; found && n != before.Values[value] {
 				return refuse("Data.Schema", nil, "column %q: %q has the number %d, and the model was trained with %d; give it "+
-					"that number", column, value, n, number)
+					"that number", column, value, n, before.Values[value])
 			}
 		}
 	}
@@ -316,7 +313,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 func (r *reader) without(ds *data.InMemory) (*data.InMemory, error) {
 	ignore := slices.DeleteFunc(slices.Clone(r.Ignore), func(name string) bool {
 		mayLack := len(r.opened) > 1 || slices.Contains(r.record.Ignored, name) // other data than that of the training
-		isLabel := name == "y" && r.label != "" && r.label != name              // the column y was left out when it was read
+		isLabel := name == "y" && fieldOf(ds, name).Columns != nil              // the label has another column
 		return isLabel || mayLack && fieldOf(ds, name).Name == ""
 	})
 	ds, err := ds.Drop(ignore...)
@@ -325,7 +322,7 @@ func (r *reader) without(ds *data.InMemory) (*data.InMemory, error) {
 
 // read reads a part of a dataset with two parts. An empty part reads a dataset without parts.
 func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
-	if r.label = ""; d.Memory != nil {
+	if d.Memory != nil {
 		return d.Memory, nil
 	}
 	if d.Path == "" {
@@ -342,7 +339,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r.opened, r.label = append(r.opened, ds), o.CSV.Label
+	r.opened = append(r.opened, ds)
 	return ds, cmp.Or(r.checkInputs(ds), r.checkLabel(ds, o.CSV.Label))
 }
 
@@ -358,17 +355,17 @@ func numbersThemselves(names []string) bool {
 
 // labelNames returns the names that the column of the label may have. Formats without columns ignore them.
 func (r *reader) labelNames() []string {
-	names := []string{r.Label}
 	switch {
 	case len(r.labels) > 1:
 		return []string{""}
 	case r.Label != "":
-		return names
-	case r.only() != "":
-		names = append(slices.Clone(r.record.Columns[r.only()]), r.only())
+		return []string{r.Label}
 	}
-	names = append(names, "label", "y", "")
-	return slices.DeleteFunc(slices.Compact(names), func(name string) bool {
+	names := []string{"label", "y", ""}
+	if only := r.only(); only != "" {
+		names = slices.Concat(r.record.Columns[only], []string{only}, names)
+	}
+	return slices.DeleteFunc(names, func(name string) bool {
 		return name == "y" && slices.Contains(r.columns(), name) // a feature of the training
 	})
 }
@@ -426,9 +423,7 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 	case len(known) > 0:
 		return fmt.Errorf("%s: field y has the labels %s, and the model has %s; open the data with the class names of the "+
 			"model: %w", ds.Name(), texts.Some(names), texts.Some(known), data.ErrLabel)
-	case r.predicts:
-		return nil
-	case r.Schema != nil && r.Schema.Columns[r.label].Values != nil: // which states the numbers
+	case r.predicts || numberedBy(r.Schema, ds):
 		return nil
 	case r.csv.Numbers != "":
 		why = r.csv.Numbers
@@ -444,6 +439,12 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 	}
 	return fmt.Errorf("%s: field y has the labels %s, and %s, so the labels have no numbers; write numbers, or export "+
 		"the model with its class names: %w", ds.Name(), texts.Some(names), why, data.ErrLabel)
+}
+
+// numberedBy reports whether a schema states the numbers of the classes of the label.
+func numberedBy(s *data.Schema, ds *data.InMemory) bool {
+	column := append(fieldOf(ds, "y").Columns, "y")[0]
+	return s != nil && s.Columns[column].Values != nil
 }
 
 // numbered describes the numbers of classes that the model does not name.

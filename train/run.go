@@ -491,7 +491,7 @@ func (t *training) reportNotes() {
 	if !slices.IsSorted(names) {
 		order = "the order of the metadata of the data"
 	}
-	if s := t.reader.csv.Schema; s != nil && s.Columns[t.reader.csv.Label].Values != nil {
+	if numberedBy(t.reader.csv.Schema, t.samples) {
 		order = "the order of the schema"
 	}
 	t.report("note", numbered(names, order))
