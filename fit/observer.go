@@ -1,10 +1,7 @@
 package fit
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -15,9 +12,9 @@ import (
 // Observer receives the figures of a training, for example to show them on another machine. Package
 // observe has observers for TensorBoard and Prometheus.
 type Observer interface {
-	// Observe receives one observation. It must not change it, and must return when ctx ends.
-	// Observations of a run arrive in order, one at a time, the first one AtStart and the last one
-	// AtEnd. An error is logged; it does not affect the training.
+	// Observe receives one observation. It must not change it, and must return when ctx ends: the
+	// training waits for it. Observations of a run arrive in order, the first one AtStart and the last
+	// one AtEnd. An error is logged; it does not affect the training.
 	Observe(ctx context.Context, o *Observation) error
 }
 
@@ -84,10 +81,8 @@ type written struct {
 	took time.Duration
 }
 
-// Observers is a hook that passes the figures of a training to observers. Each observer has a
-// goroutine, so that it cannot delay a step. While an observer is busy, up to 1024 observations wait
-// for it; further ones are dropped. At the end of the run, the hook waits up to 5 seconds for the
-// observers before it ends their context.
+// Observers is a hook that passes the figures of a training to observers, one after the other. The next step
+// waits for them, at most 5 seconds for each. An observer that takes longer gets only the observation AtEnd.
 //
 // There is an observation at the start, after each epoch, at the end, and after the first train step
 // in each second. With several ranks, only the first one is observed.
@@ -98,20 +93,16 @@ type Observers struct {
 	Budget      memory.Bytes
 	BudgetLayer memory.Layer
 	Restarts    int
-
-	patience time.Duration // 0 means 5 s
 }
 
 const (
-	observeEvery  = time.Second
-	observeQueue  = 1024
-	observeEnding = 5 * time.Second
+	observeEvery = time.Second
+	observeMost  = 5 * time.Second
 )
 
 // Hook returns the hook for Loop.Hook.
 func (o Observers) Hook() Hook {
 	w := &observing{Observers: o}
-	w.patience = cmp.Or(w.patience, observeEnding)
 	return Hook{
 		Name: "observers", Priority: priorityReport, StepEvery: AnyStep, local: true,
 		Start: w.start, Step: w.step, Epoch: w.epoch, End: w.end,
@@ -120,8 +111,8 @@ func (o Observers) Hook() Hook {
 
 type observing struct {
 	Observers
-	feeds  []*feed
-	cancel context.CancelFunc
+	// failing and slow report, by observer, whether its last call failed, and whether one took too long.
+	failing, slow []bool
 	// counted is the position up to which steps and samples are counted.
 	counted        Position
 	steps, samples int64
@@ -131,71 +122,33 @@ type observing struct {
 }
 
 func (w *observing) start(ctx context.Context, s *State) error {
-	*w = observing{Observers: w.Observers, counted: s.Position}
-	// The end of ctx ends the training, which is observed, too.
-	ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	for _, o := range w.List {
-		f := &feed{observer: o, queue: make(chan *Observation, observeQueue), done: make(chan struct{}), log: s.Log}
-		w.feeds = append(w.feeds, f)
-		go f.run(ctx)
-	}
+	*w = observing{Observers: w.Observers, counted: s.Position, failing: make([]bool, len(w.List)),
+		slow: make([]bool, len(w.List))}
 	o := w.observe(s, AtStart, s.run.now())
 	o.Earlier = s.History.Records[:len(s.History.Records):len(s.History.Records)]
-	w.send(o)
+	w.send(ctx, s, o)
 	return nil
 }
 
-func (w *observing) step(_ context.Context, s *State) error {
+func (w *observing) step(ctx context.Context, s *State) error {
 	w.count(s)
 	now := s.run.now()
 	if now.Sub(w.last) >= observeEvery {
-		w.send(w.observe(s, AtStep, now))
+		w.send(ctx, s, w.observe(s, AtStep, now))
 	}
 	return nil
 }
 
-func (w *observing) epoch(_ context.Context, s *State) error {
-	w.send(w.observe(s, AtEpoch, s.run.now()))
+func (w *observing) epoch(ctx context.Context, s *State) error {
+	w.send(ctx, s, w.observe(s, AtEpoch, s.run.now()))
 	return nil
 }
 
 func (w *observing) end(ctx context.Context, s *State) error {
 	o := w.observe(s, AtEnd, s.run.now())
 	o.Done = s.Err == nil && s.run.over()
-	waiting, stop := context.WithTimeout(ctx, w.patience)
-	defer stop()
-	for _, f := range w.feeds {
-		f.last = o
-		close(f.queue)
-	}
-	returned := w.await(waiting)
-	w.cancel()
-	if !returned {
-		waiting, stop := context.WithTimeout(ctx, w.patience)
-		defer stop()
-		if !w.await(waiting) {
-			s.Log.Warn("an observer of the training does not return and is abandoned")
-		}
-	}
+	w.send(ctx, s, o)
 	return nil
-}
-
-// await waits for all observers to return, until ctx ends, and reports whether they have.
-func (w *observing) await(ctx context.Context) bool {
-	all := true
-	for _, f := range w.feeds {
-		select {
-		case <-f.done:
-			continue
-		default:
-		}
-		select {
-		case <-f.done:
-		case <-ctx.Done():
-			all = false
-		}
-	}
-	return all
 }
 
 // count counts the steps and samples since the last call. The numbers of an epoch begin at 0, and a
@@ -244,50 +197,21 @@ func (w *observing) observe(s *State, moment Moment, now time.Time) *Observation
 	return o
 }
 
-func (w *observing) send(o *Observation) {
-	for _, f := range w.feeds {
-		select {
-		case f.queue <- o:
-		default:
-			if !f.dropped {
-				f.dropped = true
-				f.log.Warn("an observer of the training is too slow and gets only some of its figures", "observer",
-					fmt.Sprintf("%T", f.observer))
-			}
+func (w *observing) send(ctx context.Context, s *State, o *Observation) {
+	for i, observer := range w.List {
+		if w.slow[i] && o.Moment != AtEnd {
+			continue
 		}
-	}
-}
-
-// feed passes observations to one observer.
-type feed struct {
-	observer Observer
-	queue    chan *Observation
-	done     chan struct{}
-	log      *slog.Logger
-	// last is the observation AtEnd, set before queue is closed.
-	last    *Observation
-	dropped bool // the method send has dropped an observation
-	failing bool // the last call of the observer returned an error
-}
-
-// run passes on observations until the queue is closed, and then the last one. Once ctx has ended,
-// it passes on only the last one.
-func (f *feed) run(ctx context.Context) {
-	defer close(f.done)
-	for o := range f.queue {
-		if ctx.Err() == nil {
-			f.pass(ctx, o)
+		// The end of ctx ends the training, which is observed, too.
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), observeMost)
+		err := observer.Observe(limited, o)
+		w.slow[i] = limited.Err() != nil
+		cancel()
+		if err != nil && !w.failing[i] {
+			s.Log.Warn("an observer of the training failed; training continues", "error", err)
 		}
+		w.failing[i] = err != nil
 	}
-	f.pass(ctx, f.last)
-}
-
-func (f *feed) pass(ctx context.Context, o *Observation) {
-	err := f.observer.Observe(ctx, o)
-	if err != nil && !f.failing {
-		f.log.Warn("an observer of the training failed; training continues", "error", err)
-	}
-	f.failing = err != nil
 }
 
 // Scalar is a figure as TensorBoard shows it.
