@@ -37,9 +37,8 @@ func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(di
 	return s.modelError(dir, s.writeModel(ctx, dir, complete))
 }
 
-// writeFiles writes a SavedModel to a new folder, without its manifest, which it returns.
-func (s *Session) writeFiles(ctx context.Context, dir string, complete []func(string) error) (*manifest.Manifest,
-	error) {
+// writeFiles writes a SavedModel with its manifest to a new folder, and syncs it.
+func (s *Session) writeFiles(ctx context.Context, dir string, complete []func(string) error) error {
 	variables := filepath.Join(dir, "variables")
 	err := os.MkdirAll(variables, 0o777)
 	if err == nil {
@@ -53,10 +52,13 @@ func (s *Session) writeFiles(ctx context.Context, dir string, complete []func(st
 			err = f(dir)
 		}
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = manifest.Write(ctx, dir)
 	}
-	return manifest.Hash(ctx, dir)
+	if err == nil {
+		err = files.SyncTree(dir)
+	}
+	return err
 }
 
 func (s *Session) writeModel(ctx context.Context, dir string, complete []func(string) error) (err error) {
@@ -76,14 +78,7 @@ func (s *Session) writeModel(ctx context.Context, dir string, complete []func(st
 		}
 	}()
 	whole := filepath.Join(temp, newModel)
-	sums, err := s.writeFiles(ctx, whole, complete)
-	if err == nil {
-		err = sums.Write(whole)
-	}
-	if err == nil {
-		err = files.SyncTree(whole)
-	}
-	if err != nil {
+	if err := s.writeFiles(ctx, whole, complete); err != nil {
 		return err
 	}
 	// A rename cannot replace a folder that has files, so the old model is moved away first. If

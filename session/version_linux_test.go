@@ -36,7 +36,7 @@ func writeVersions(dir string) error {
 		return err
 	}
 	for {
-		path, err := s.SaveVersion(ctx, Versions{Dir: dir})
+		path, err := s.SaveVersion(ctx, dir)
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func TestVersionsAreWhole(t *testing.T) {
 
 	// The next process removes what the killed ones left.
 	s := openDigits(t)
-	path, err := s.SaveVersion(t.Context(), Versions{Dir: dir})
+	path, err := s.SaveVersion(t.Context(), dir)
 	require.NoError(t, err)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -186,11 +186,10 @@ func numbers(t *testing.T, dir string) (found []int64) {
 func TestSaveVersion(t *testing.T) {
 	s := openDigits(t)
 	dir := filepath.Join(t.TempDir(), "deep", "versions")
-	v := Versions{Dir: dir}
-	require.NoError(t, v.Check(s.Model()))
+	require.NoError(t, CheckVersions(dir, s.Model()))
 	save := func(number string) {
 		t.Helper()
-		path, err := s.SaveVersion(t.Context(), v)
+		path, err := s.SaveVersion(t.Context(), dir)
 		require.NoError(t, err)
 		require.Equal(t, filepath.Join(dir, number), path)
 	}
@@ -207,44 +206,34 @@ func TestSaveVersion(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "3"), nil, 0o666))
 	assert.Equal(t, []int64{1, 2, 8}, numbers(t, dir), "folders with models")
 
-	// A restarted process of the same training finds its version, also if others are newer.
-	v.Training = "a"
-	save("9")
-	save("9")
-	v.Training = "b"
-	save("10")
-	v.Training = "a"
-	save("9")
-	v.Training = ""
-	n, err := manifest.Verify(t.Context(), filepath.Join(dir, "10"))
+	n, err := manifest.Verify(t.Context(), filepath.Join(dir, "8"))
 	require.NoError(t, err)
 	assert.Positive(t, n)
 
 	// A version is complete before it appears.
 	failed := errors.New("a failure")
-	path, err := s.SaveVersion(t.Context(), v, func(part string) error {
+	path, err := s.SaveVersion(t.Context(), dir, func(part string) error {
 		assert.FileExists(t, filepath.Join(part, "variables", "variables.index"))
-		assert.Equal(t, []int64{1, 2, 8, 9, 10}, numbers(t, dir))
+		assert.Equal(t, []int64{1, 2, 8}, numbers(t, dir))
 		return failed
 	})
 	require.ErrorIs(t, err, failed)
 	assert.Empty(t, path)
 	left := filepath.Join(dir, versionPrefix+"1")
 	require.NoError(t, os.Mkdir(left, 0o777))
-	require.NoError(t, v.Check(s.Model()))
+	require.NoError(t, CheckVersions(dir, s.Model()))
 	assert.NoDirExists(t, left)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	assert.Len(t, entries, 9)
+	assert.Len(t, entries, 7)
 
-	for _, wrong := range []string{filepath.Join(dir, "10"), filepath.Join(s.Model().Dir, "versions"),
+	for _, wrong := range []string{filepath.Join(dir, "8"), filepath.Join(s.Model().Dir, "versions"),
 		filepath.Join(dir, "notes")} {
-		w := Versions{Dir: wrong}
-		_, err := s.SaveVersion(t.Context(), w)
+		_, err := s.SaveVersion(t.Context(), wrong)
 		require.Error(t, err, wrong)
-		require.Error(t, w.Check(s.Model()), wrong)
+		require.Error(t, CheckVersions(wrong, s.Model()), wrong)
 	}
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "9223372036854775807"), 0o777))
-	_, err = s.SaveVersion(t.Context(), v)
+	_, err = s.SaveVersion(t.Context(), dir)
 	require.ErrorContains(t, err, "there is no larger one")
 }

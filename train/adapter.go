@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"steadyfit/fit"
 	"steadyfit/internal/files"
@@ -44,7 +43,7 @@ func (t *training) save(ctx context.Context, r *Result) error {
 		}
 	}
 	if t.OutVersion != "" {
-		path, err := t.session.SaveVersion(ctx, t.versions(), t.record)
+		path, err := t.session.SaveVersion(ctx, t.OutVersion, t.record)
 		r.Out, errs = path, append(errs, err)
 	}
 	if t.OutAdapter != "" {
@@ -73,13 +72,3 @@ func (r *Result) withSaved(err error) error {
 
 // record adds the record of the data to a trained model.
 func (t *training) record(dir string) error { return manifest.RecordNotes(dir, t.reader.record) }
-
-// versions returns how SaveVersion saves the trained model. A restarted process of a supervised
-// training finds the version that an earlier one wrote.
-func (t *training) versions() session.Versions {
-	v := session.Versions{Dir: t.OutVersion}
-	if status := t.worker.Status(); !status.Began.IsZero() {
-		v.Training = status.Began.UTC().Format(time.RFC3339Nano)
-	}
-	return v
-}

@@ -267,7 +267,7 @@ func (t *training) adapt(continues bool) {
 
 func (t *training) checkOut() error {
 	if t.OutVersion != "" {
-		return t.versions().Check(t.model)
+		return session.CheckVersions(t.OutVersion, t.model)
 	}
 	if t.Out == "" {
 		return nil

@@ -367,38 +367,6 @@ func (d *disturbance) run(t *testing.T, cmd *exec.Cmd, next func() (pid int, sig
 	}
 }
 
-// TestVersionOfASupervisedTraining kills the process of a supervised training when the trained
-// version has appeared. The next process must not write another one.
-//
-//lane:skip race (ends processes)
-func TestVersionOfASupervisedTraining(t *testing.T) {
-	killed := 0
-	for range 3 {
-		dir := t.TempDir()
-		versions := filepath.Join(dir, "versions")
-		cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--steps-per-epoch", "5", "--auto",
-			"off",
-			"--checkpoints", filepath.Join(dir, "ckpt"), "--out-version", versions, "--supervise")
-		var output bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &output, &output
-		require.NoError(t, cmd.Start())
-		require.Eventually(t, func() bool {
-			_, err := os.Stat(filepath.Join(versions, "1"))
-			return err == nil
-		}, time.Minute, 100*time.Microsecond, "%s", &output)
-		// The child may have ended in the meantime, which is no failure.
-		if pid := childOf(cmd.Process.Pid); pid != 0 && syscall.Kill(pid, syscall.SIGKILL) == nil {
-			killed++
-		}
-		require.NoError(t, cmd.Wait(), "%s", &output)
-		found, err := os.ReadDir(versions)
-		require.NoError(t, err)
-		require.Len(t, found, 1, "%s", &output)
-		assert.Contains(t, steadyfit(t, "verify", versions), "verified "+filepath.Join(versions, "1")+": 4 files")
-	}
-	t.Logf("%d kills", killed)
-}
-
 // TestKilledBeforeTheFirstCheckpoint kills supervised runs before their first checkpoint, when
 // the history already has lines. Each epoch must be in the history once. The lines of an earlier
 // training in the same file are gone.

@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,37 +29,19 @@ const Name = "SHA256SUMS"
 // maxBytes is the maximum size of a manifest.
 const maxBytes = 64 << 20
 
-// Manifest has the hashes of a folder.
-type Manifest struct {
-	Origin
-	// Sums has the hex SHA-256 of each file by its name, with slashes.
-	Sums map[string]string
-}
-
-// Origin says which version of a model a folder is. It is in a comment of the manifest.
-type Origin struct {
-	// Version is the number of the version; 0 if the folder was not written as one.
-	Version int64 `json:"version,omitempty"`
-	// Training identifies the training that wrote the version, or is empty.
-	Training string `json:"training,omitempty"`
-}
-
-// originMark begins the line with the Origin. sha256sum ignores lines that begin with #.
-const originMark = "# steadyfit "
-
-// Hash returns the manifest of the files in a folder.
-func Hash(ctx context.Context, dir string) (*Manifest, error) {
+// hash returns the hex SHA-256 of each file in a folder by its name, with slashes.
+func hash(ctx context.Context, dir string) (map[string]string, error) {
 	names, err := list(dir)
 	if err != nil {
 		return nil, err
 	}
-	m := &Manifest{Sums: make(map[string]string, len(names))}
+	sums := make(map[string]string, len(names))
 	for _, name := range names {
-		if m.Sums[name], err = hashFile(ctx, filepath.Join(dir, filepath.FromSlash(name))); err != nil {
+		if sums[name], err = hashFile(ctx, filepath.Join(dir, filepath.FromSlash(name))); err != nil {
 			return nil, err
 		}
 	}
-	return m, nil
+	return sums, nil
 }
 
 // list returns the sorted names of all files in a folder except the manifest. It does not follow links
@@ -117,48 +98,43 @@ var (
 	unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r")
 )
 
-// Write writes the manifest to its folder and syncs the file.
-func (m *Manifest) Write(dir string) error {
-	var text bytes.Buffer
-	if m.Origin != (Origin{}) {
-		origin, err := json.Marshal(m.Origin)
-		if err != nil {
-			return fmt.Errorf("%s: %w", Name, err)
-		}
-		fmt.Fprintf(&text, "%s%s\n", originMark, origin)
+// Write writes the manifest of the files in a folder, and syncs it.
+func Write(ctx context.Context, dir string) error {
+	sums, err := hash(ctx, dir)
+	if err != nil {
+		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.Sums)) {
+	var text bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
 		escaped := escape.Replace(name)
 		if escaped != name {
 			text.WriteByte('\\')
 		}
-		fmt.Fprintf(&text, "%s  %s\n", m.Sums[name], escaped)
+		fmt.Fprintf(&text, "%s  %s\n", sums[name], escaped)
 	}
 	return files.Disk{}.Write(filepath.Join(dir, Name), text.Bytes())
 }
 
-// Read reads the manifest of a folder. Its error matches fs.ErrNotExist if there is none.
-func Read(dir string) (*Manifest, error) {
+// read reads the manifest of a folder. Its error matches fs.ErrNotExist if there is none.
+func read(dir string) (map[string]string, error) {
 	path := filepath.Join(dir, Name)
 	text, err := files.Read(path, maxBytes)
 	if err != nil {
 		return nil, err
 	}
-	m := &Manifest{Sums: map[string]string{}}
+	sums := map[string]string{}
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxBytes+1)
 	for n := 1; lines.Scan(); n++ {
-		if err := m.parse(lines.Text()); err != nil {
+		if err := parse(lines.Text(), sums); err != nil {
 			return nil, fmt.Errorf("%s, line %d: %w", path, n, err)
 		}
 	}
-	return m, nil
+	return sums, nil
 }
 
-func (m *Manifest) parse(line string) error {
-	if origin, ok := strings.CutPrefix(line, originMark); ok {
-		return json.Unmarshal([]byte(origin), &m.Origin)
-	}
+// parse adds the hash in a line to sums.
+func parse(line string, sums map[string]string) error {
 	if line == "" || line[0] == '#' {
 		return nil
 	}
@@ -173,7 +149,7 @@ func (m *Manifest) parse(line string) error {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
 		return fmt.Errorf("%q is outside the folder", name)
 	}
-	m.Sums[name] = strings.ToLower(sum)
+	sums[name] = strings.ToLower(sum)
 	return nil
 }
 
@@ -211,7 +187,7 @@ func (d *Damage) Error() string {
 // Verify reads all files of a folder and compares them with its manifest. It returns the number of
 // files. A difference is a *Damage. A folder without a manifest is an error, too.
 func Verify(ctx context.Context, dir string) (n int, err error) {
-	m, err := Read(dir)
+	sums, err := read(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, missing := os.Stat(dir); missing != nil {
 			return 0, fmt.Errorf("verify: %w", missing)
@@ -227,25 +203,25 @@ func Verify(ctx context.Context, dir string) (n int, err error) {
 	}
 	d := &Damage{Dir: dir, Missing: []string{}, Extra: []string{}, Differs: []string{}}
 	for _, name := range names {
-		if _, ok := m.Sums[name]; !ok {
+		if _, ok := sums[name]; !ok {
 			d.Extra = append(d.Extra, name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.Sums)) {
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
 		sum, err := hashFile(ctx, filepath.Join(dir, filepath.FromSlash(name)))
 		switch {
 		case gone(err):
 			d.Missing = append(d.Missing, name)
 		case err != nil:
 			return 0, fmt.Errorf("verify: %w", err)
-		case sum != m.Sums[name]:
+		case sum != sums[name]:
 			d.Differs = append(d.Differs, name)
 		}
 	}
 	if len(d.Missing)+len(d.Extra)+len(d.Differs) > 0 {
-		return len(m.Sums), d
+		return len(sums), d
 	}
-	return len(m.Sums), nil
+	return len(sums), nil
 }
 
 func gone(err error) bool {
