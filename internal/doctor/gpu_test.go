@@ -176,10 +176,10 @@ func TestGPUsInUse(t *testing.T) {
 }
 
 func TestSeveralGPUsInUse(t *testing.T) {
-	if !testkit.NVMLChild(t, "-DDIVIDED=2", "-DSILENT=1") {
+	if !testkit.NVMLChild(t, "-DGPUS=2", "-DSILENT=1") {
 		return
 	}
-	assert.Equal(t, map[string]memory.Reading{"0:0": memory.Known(100 * memory.MiB), "0:2": {}}, listGPUs().used)
+	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(100 * memory.MiB), "1": {}}, listGPUs().used)
 }
 
 func TestNoGPUInUse(t *testing.T) {

@@ -8,7 +8,7 @@
 // The layers are memlayer.GPUUsed, the memory in use by all processes, and memlayer.GPUProcess, the
 // memory of one process. With several GPUs they are sums, and each GPU has layers named after its ID,
 // such as "gpu used (0)". A sum is unknown if a part is unknown. A GPU divided into instances (MIG) is
-// listed as its instances.
+// listed as a whole.
 //
 // The amount of a process has these limits:
 //
@@ -44,10 +44,9 @@ import (
 	"steadyfit/memory"
 )
 
-// GPU is a device: a whole GPU, or an instance of a divided GPU.
+// GPU is a GPU of the machine.
 type GPU struct {
-	// ID is the number shown by nvidia-smi, in the order of the PCI bus: "0", or "0:1" for MIG
-	// instance 1 of GPU 0.
+	// ID is the number shown by nvidia-smi, in the order of the PCI bus.
 	ID string
 	// Name is the product, such as "NVIDIA H200".
 	Name string

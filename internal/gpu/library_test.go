@@ -51,13 +51,10 @@ func TestLayout(t *testing.T) {
 	c := make([]uint64, 64)
 	c = c[:ask(&c[0], uint32(len(c)))]
 	var (
-		m1 memoryInfo
-		m2 memoryInfo2
+		m2 memoryInfo
 		p1 processInfo
 	)
 	require.Equal(t, []uint64{
-		uint64(unsafe.Sizeof(m1)), uint64(unsafe.Offsetof(m1.total)), uint64(unsafe.Offsetof(m1.free)),
-		uint64(unsafe.Offsetof(m1.used)),
 		uint64(unsafe.Sizeof(m2)), uint64(unsafe.Offsetof(m2.version)), uint64(unsafe.Offsetof(m2.total)),
 		uint64(unsafe.Offsetof(m2.reserved)), uint64(unsafe.Offsetof(m2.free)), uint64(unsafe.Offsetof(m2.used)),
 		uint64(unsafe.Sizeof(p1)), uint64(unsafe.Offsetof(p1.pid)), uint64(unsafe.Offsetof(p1.used)),
@@ -80,15 +77,12 @@ func TestLibraries(t *testing.T) {
 	}{
 		{"new", "-DNEW", []GPU{{ID: "0", Name: "Test GPU", Memory: gib}},
 			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 100 << 20, memlayer.GPUProcess: 7 << 20}, 8},
-		{"old", "-DOLD", []GPU{{ID: "0", Name: "Test GPU", Memory: gib}},
-			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 130 << 20, memlayer.GPUProcess: 7 << 20}, 8},
 		{"forbidden", "-DFORBIDDEN", []GPU{{ID: "0", Name: "Test GPU", Memory: gib}},
 			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 100 << 20}, 8},
-		{"divided", "-DDIVIDED=2", []GPU{{"0:0", "Test GPU MIG 1g.5gb", gib},
-			{"0:2", "Test GPU MIG 1g.5gb", gib}},
+		{"two", "-DGPUS=2", []GPU{{"0", "Test GPU", gib}, {"1", "Test GPU", gib}},
 			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 200 << 20, memlayer.GPUProcess: 14 << 20,
-				"gpu used (0:0)": 100 << 20, "gpu process used (0:0)": 7 << 20,
-				"gpu used (0:2)": 100 << 20, "gpu process used (0:2)": 7 << 20}, 16},
+				"gpu used (0)": 100 << 20, "gpu process used (0)": 7 << 20,
+				"gpu used (1)": 100 << 20, "gpu process used (1)": 7 << 20}, 16},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

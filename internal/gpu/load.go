@@ -22,12 +22,11 @@ func load() (*functions, error) {
 	f := &functions{}
 	for name, function := range f.symbols() {
 		address, err := purego.Dlsym(library, name)
-		if err == nil {
-			purego.RegisterFunc(function, address)
-		} else if name != memoryFunction2 {
-			return nil, fmt.Errorf("libnvidia-ml.so.1 has no function %s: its driver is older than 450, or it does not "+
+		if err != nil {
+			return nil, fmt.Errorf("libnvidia-ml.so.1 has no function %s: its driver is older than 510, or it does not "+
 				"belong to an NVIDIA driver", name)
 		}
+		purego.RegisterFunc(function, address)
 	}
 	return f, nil
 }

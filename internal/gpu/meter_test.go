@@ -26,7 +26,7 @@ func TestMeter(t *testing.T) {
 		{"listed without an amount", []*fakeDevice{{used: 1000, processes: []processInfo{running(pid, notAvailable)}}},
 			memory.Known(1000)},
 		{"listed with nothing", []*fakeDevice{{used: 1000, processes: []processInfo{running(pid, 0)}}}, memory.Known(1000)},
-		{"neither", []*fakeDevice{{queue: noPermission, memory1: noPermission, memory2: noPermission}}, memory.Reading{}},
+		{"neither", []*fakeDevice{{queue: noPermission, memory: noPermission}}, memory.Reading{}},
 		{"nothing in use", []*fakeDevice{{}}, memory.Reading{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,15 +24,12 @@ const (
 	libraryMismatch  status = 18
 )
 
-const migEnabled = 1
-
 func (s status) Error() string { return fmt.Sprintf("NVML status %d", uint32(s)) }
 
 // Structs that NVML fills in, in C's layout on 64-bit machines (internal/testkit/testdata/nvml.c).
 type (
-	memoryInfo struct{ total, free, used uint64 }
-	// memoryInfo2 is nvmlMemory_v2_t. The caller sets version to 2<<24 plus the size.
-	memoryInfo2 struct {
+	// memoryInfo is nvmlMemory_v2_t. The caller sets version to 2<<24 plus the size.
+	memoryInfo struct {
 		version                     uint32
 		total, reserved, free, used uint64
 	}
@@ -44,8 +41,7 @@ type (
 	}
 )
 
-// functions has the functions of NVML. Drivers have them since version 450, and memory2 since version 510;
-// in older drivers, memory2 is nil.
+// functions has the functions of NVML. Drivers have them since version 510.
 type functions struct {
 	init, shutdown func() status
 	errorString    func(status) string
@@ -53,11 +49,7 @@ type functions struct {
 	device         func(index uint32, into *handle) status
 	name           func(d handle, text *byte, size uint32) status
 	memory         func(d handle, into *memoryInfo) status
-	memory2        func(d handle, into *memoryInfo2) status
 	processes      func(d handle, n *uint32, into *processInfo) status
-	migMode        func(d handle, now, next *uint32) status
-	migCount       func(d handle, n *uint32) status
-	migDevice      func(d handle, index uint32, into *handle) status
 }
 
 // symbols returns the functions by name. Version 3 of the list of processes is not used, since
@@ -71,28 +63,14 @@ func (f *functions) symbols() map[string]any {
 		"nvmlDeviceGetCount_v2":                   &f.count,
 		"nvmlDeviceGetHandleByIndex_v2":           &f.device,
 		"nvmlDeviceGetName":                       &f.name,
-		"nvmlDeviceGetMemoryInfo":                 &f.memory,
-		memoryFunction2:                           &f.memory2,
+		"nvmlDeviceGetMemoryInfo_v2":              &f.memory,
 		"nvmlDeviceGetComputeRunningProcesses_v2": &f.processes,
-		"nvmlDeviceGetMigMode":                    &f.migMode,
-		"nvmlDeviceGetMaxMigDeviceCount":          &f.migCount,
-		"nvmlDeviceGetMigDeviceHandleByIndex":     &f.migDevice,
 	}
 }
 
-// memoryFunction2 is the only function that the library may lack.
-const memoryFunction2 = "nvmlDeviceGetMemoryInfo_v2"
-
 type nvml struct {
 	*functions
-	units []unit
-}
-
-type unit struct {
-	device handle
-	// split reports whether memory2 works. memory2 excludes the driver's reserve, some hundred
-	// MiB, from the memory in use.
-	split bool
+	devices []handle
 }
 
 func (d *Driver) open(f *functions) error {
@@ -116,7 +94,7 @@ func (d *Driver) open(f *functions) error {
 		var device handle
 		switch s := f.device(i, &device); s {
 		case success:
-			d.add(n, device, i)
+			d.add(n, device, fmt.Sprint(i))
 		case noPermission: // the control group denies access to this GPU
 		default:
 			failed = append(failed, n.failed(fmt.Sprintf("GPU %d does not answer", i), s))
@@ -146,32 +124,7 @@ func remedy(s status) string {
 	return "check the output of nvidia-smi"
 }
 
-func (d *Driver) add(n *nvml, device handle, index uint32) {
-	id := fmt.Sprint(index)
-	before := len(d.gpus)
-	if n.divided(device) {
-		// Instances keep their numbers when others are removed, so there may be gaps.
-		var most uint32
-		s := n.migCount(device, &most)
-		for i := uint32(0); s == success && i < most; i++ {
-			var instance handle
-			if n.migDevice(device, i, &instance) == success {
-				d.addUnit(n, instance, fmt.Sprintf("%s:%d", id, i))
-			}
-		}
-	}
-	if len(d.gpus) == before {
-		d.addUnit(n, device, id)
-	}
-}
-
-func (n *nvml) divided(device handle) bool {
-	var now, next uint32
-	return n.migMode(device, &now, &next) == success && now == migEnabled
-}
-
-func (d *Driver) addUnit(n *nvml, device handle, id string) {
-	u := unit{device: device}
+func (d *Driver) add(n *nvml, device handle, id string) {
 	g := GPU{ID: id}
 	name := make([]byte, 96) // NVML_DEVICE_NAME_V2_BUFFER_SIZE
 	if n.name(device, &name[0], uint32(len(name))) == success {
@@ -179,13 +132,11 @@ func (d *Driver) addUnit(n *nvml, device handle, id string) {
 		g.Name = string(name)
 	}
 	var b buffers
-	if n.memory2 != nil && n.memory2(device, b.versioned()) == success {
-		u.split, g.Memory = true, amount(b.info2.total)
-	} else if n.memory(device, &b.info) == success {
+	if n.memory(device, b.versioned()) == success {
 		g.Memory = amount(b.info.total)
 	}
 	d.gpus = append(d.gpus, g)
-	n.units = append(n.units, u)
+	n.devices = append(n.devices, device)
 }
 
 // amount converts a number of bytes. All ones mean NVML_VALUE_NOT_AVAILABLE.
@@ -206,23 +157,18 @@ func (n *nvml) close() error {
 
 // buffers are reused, so that a sample does not allocate them.
 type buffers struct {
-	nvml  *nvml
-	info  memoryInfo
-	info2 memoryInfo2
-	room  uint32
-	list  []processInfo
+	nvml *nvml
+	info memoryInfo
+	room uint32
+	list []processInfo
 }
 
 // ask reads the memory of a device, and of a process on it.
-func (b *buffers) ask(u unit, pid uint32, into *answer) {
-	if u.split {
-		if b.nvml.memory2(u.device, b.versioned()) == success {
-			into.used = amount(b.info2.used)
-		}
-	} else if b.nvml.memory(u.device, &b.info) == success {
+func (b *buffers) ask(device handle, pid uint32, into *answer) {
+	if b.nvml.memory(device, b.versioned()) == success {
 		into.used = amount(b.info.used)
 	}
-	b.list, into.answered = b.running(u.device)
+	b.list, into.answered = b.running(device)
 	for _, p := range b.list {
 		if p.pid == pid {
 			into.add(amount(p.used))
@@ -230,9 +176,9 @@ func (b *buffers) ask(u unit, pid uint32, into *answer) {
 	}
 }
 
-func (b *buffers) versioned() *memoryInfo2 {
-	b.info2 = memoryInfo2{version: 2<<24 | uint32(unsafe.Sizeof(b.info2))}
-	return &b.info2
+func (b *buffers) versioned() *memoryInfo {
+	b.info = memoryInfo{version: 2<<24 | uint32(unsafe.Sizeof(b.info))}
+	return &b.info
 }
 
 const most = 1 << 16

@@ -15,7 +15,6 @@ import (
 // Statuses of nvmlReturn_t that only tests return.
 const (
 	notSupported status = 3
-	notFound     status = 6
 	unknownError status = 999
 )
 
@@ -23,7 +22,6 @@ const (
 type fakeNVML struct {
 	init, count, shutdown status
 	devices               []*fakeDevice
-	before510             bool
 	shutdowns             int
 }
 
@@ -31,25 +29,16 @@ type fakeNVML struct {
 func running(pid uint32, bytes uint64) processInfo { return processInfo{pid: pid, used: bytes} }
 
 type fakeDevice struct {
-	name                    string
-	handle                  status
-	memory1, memory2, queue status
-	used, reserved          uint64
-	processes               []processInfo
-	mig                     bool
-	instances               []*fakeDevice // nil is a gap in the numbers
+	name          string
+	handle        status
+	memory, queue status
+	used          uint64
+	processes     []processInfo
 }
 
 // functions returns the functions of the fake. The handle of a device is its index.
 func (f *fakeNVML) functions() *functions {
-	var all []*fakeDevice
-	handles := map[*fakeDevice]handle{}
-	for _, d := range f.devices {
-		for _, d := range append([]*fakeDevice{d}, d.instances...) {
-			handles[d] = handle(len(all))
-			all = append(all, d)
-		}
-	}
+	all := f.devices
 	put := func(text string, into *byte, size uint32) {
 		copy(unsafe.Slice(into, size), text+"\x00")
 	}
@@ -62,7 +51,7 @@ func (f *fakeNVML) functions() *functions {
 			return f.count
 		},
 		device: func(i uint32, into *handle) status {
-			*into = handles[f.devices[i]]
+			*into = handle(i)
 			return f.devices[i].handle
 		},
 		name: func(d handle, text *byte, size uint32) status {
@@ -70,12 +59,8 @@ func (f *fakeNVML) functions() *functions {
 			return success
 		},
 		memory: func(d handle, into *memoryInfo) status {
-			*into = memoryInfo{total: 1 << 30, used: all[d].used + all[d].reserved}
-			return all[d].memory1
-		},
-		memory2: func(d handle, into *memoryInfo2) status {
-			into.total, into.used, into.reserved = 1<<30, all[d].used, all[d].reserved
-			return all[d].memory2
+			into.total, into.used = 1<<30, all[d].used
+			return all[d].memory
 		},
 		processes: func(d handle, n *uint32, into *processInfo) status {
 			room := *n
@@ -86,27 +71,6 @@ func (f *fakeNVML) functions() *functions {
 			copy(unsafe.Slice(into, room), all[d].processes)
 			return all[d].queue
 		},
-		migMode: func(d handle, now, next *uint32) status {
-			if !all[d].mig {
-				return notSupported
-			}
-			*now, *next = 1, 1
-			return success
-		},
-		migCount: func(d handle, n *uint32) status {
-			*n = uint32(len(all[d].instances))
-			return success
-		},
-		migDevice: func(d handle, i uint32, into *handle) status {
-			if all[d].instances[i] == nil {
-				return notFound
-			}
-			*into = handles[all[d].instances[i]]
-			return success
-		},
-	}
-	if f.before510 {
-		n.memory2 = nil
 	}
 	return n
 }
@@ -162,7 +126,7 @@ func TestOneGPU(t *testing.T) {
 		{"not permitted", nil, noPermission, unknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, reserved: 50, processes: c.processes, queue: c.queue}}})
+			d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000, processes: c.processes, queue: c.queue}}})
 			require.Equal(t, amounts{{memlayer.GPUUsed, 1000}, {memlayer.GPUProcess, c.want}}, sampled(d.Source(pid)))
 		})
 	}
@@ -214,13 +178,13 @@ func TestSeveralGPUs(t *testing.T) {
 		{"gpu used (0)", 10}, {"gpu process used (0)", 0}, {"gpu used (1)", 20}, {"gpu process used (1)", 5}}, sampled(s),
 		"the second GPU shows that the ID fits")
 
-	first.memory2, first.queue = gpuIsLost, gpuIsLost
+	first.memory, first.queue = gpuIsLost, gpuIsLost
 	require.Equal(t, amounts{{memlayer.GPUUsed, unknown}, {memlayer.GPUProcess, unknown},
 		{"gpu used (0)", unknown}, {"gpu process used (0)", unknown}, {"gpu used (1)", 20}, {"gpu process used (1)", 5}},
 		sampled(s),
 		"a sum without one of its parts is not known")
 
-	first.memory2, first.queue = success, success
+	first.memory, first.queue = success, success
 	require.EqualValues(t, 30, sampled(s)[0].bytes, "what is back is known again")
 
 	require.EqualValues(t, unknown, sampled(d.Source(0))[1].bytes, "another process is another source")
@@ -244,37 +208,12 @@ func TestSampler(t *testing.T) {
 	require.Equal(t, memory.Known(9), sample.Get(memlayer.GPUProcess))
 }
 
-func TestDriverBefore510(t *testing.T) {
-	lib := &fakeNVML{before510: true, devices: []*fakeDevice{{used: 1000, reserved: 50,
-		processes: []processInfo{running(1, 300)}}}}
-	d := opened(t, lib)
-	require.Equal(t, []GPU{{ID: "0", Memory: memory.Known(1 << 30)}}, d.GPUs())
-	require.Equal(t, amounts{{memlayer.GPUUsed, 1050}, {memlayer.GPUProcess, 300}}, sampled(d.Source(1)),
-		"with what is reserved")
-}
-
 func TestMemoryNotTold(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{name: "NVIDIA GB10", memory1: notSupported, memory2: notSupported,
+	d := opened(t, &fakeNVML{devices: []*fakeDevice{{name: "NVIDIA GB10", memory: notSupported,
 		processes: []processInfo{running(1, 5)}}}})
 	require.Equal(t, []GPU{{ID: "0", Name: "NVIDIA GB10"}}, d.GPUs())
 	require.Equal(t, "NVIDIA GB10", d.GPUs()[0].String())
 	require.Equal(t, amounts{{memlayer.GPUUsed, unknown}, {memlayer.GPUProcess, 5}}, sampled(d.Source(1)))
-}
-
-func TestMIG(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{
-		{name: "A", mig: true, memory1: noPermission, memory2: noPermission,
-			instances: []*fakeDevice{{name: "A MIG 1g.5gb", used: 1}, nil,
-				{name: "A MIG 2g.10gb", used: 2}}},
-		{name: "B", mig: true, memory1: noPermission, memory2: noPermission},
-	}})
-	gib := memory.Known(1 << 30)
-	require.Equal(t, []GPU{{"0:0", "A MIG 1g.5gb", gib}, {"0:2", "A MIG 2g.10gb", gib},
-		{ID: "1", Name: "B"}}, d.GPUs())
-	require.Equal(t, "A MIG 1g.5gb, 1.0 GiB", d.GPUs()[0].String())
-	got := sampled(d.Source(1))
-	require.EqualValues(t, "gpu process used (0:2)", got[5].layer)
-	require.EqualValues(t, 2, got[4].bytes)
 }
 
 func TestDriverNotLoaded(t *testing.T) {

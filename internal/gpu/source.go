@@ -87,8 +87,8 @@ func (s *source) read() {
 	if s.driver.nvml == nil {
 		return
 	}
-	for i, u := range s.driver.nvml.units {
-		s.buffers.ask(u, s.pid, &s.answers[i])
+	for i, device := range s.driver.nvml.devices {
+		s.buffers.ask(device, s.pid, &s.answers[i])
 		s.seen = s.seen || s.answers[i].listed
 	}
 	for i := range s.answers {

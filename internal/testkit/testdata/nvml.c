@@ -1,8 +1,7 @@
-// A libnvidia-ml.so.1 with one GPU, for tests of how the library is loaded and called, and of what
+// A libnvidia-ml.so.1 with GPUS GPUs, for tests of how the library is loaded and called, and of what
 // it fills in. With OLD it is a library from before driver 510, which has no
-// nvmlDeviceGetMemoryInfo_v2. The process that asks is listed second of three, with 7 MiB. DIVIDED
-// is the number of MIG instances, of which number 1 is missing. With FORBIDDEN this user may not
-// see processes. With SILENT instance 2 does not report its memory.
+// nvmlDeviceGetMemoryInfo_v2. The process that asks is listed second of three, with 7 MiB. With FORBIDDEN
+// this user may not see processes. With SILENT the last GPU does not report its memory.
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,39 +9,36 @@
 #include <unistd.h>
 
 typedef unsigned long long bytes;
-typedef struct { int is_instance, number; } device;
+typedef struct { unsigned number; } device;
 
-enum { success = 0, uninitialized = 1, invalid_argument = 2, not_supported = 3, no_permission = 4, not_found = 6, insufficient_size = 7, version_mismatch = 25 };
+enum { success = 0, uninitialized = 1, invalid_argument = 2, not_supported = 3, no_permission = 4, insufficient_size = 7, version_mismatch = 25 };
 
+#ifndef GPUS
+#define GPUS 1
+#endif
 #ifndef SILENT
 #define SILENT 0
 #endif
-static int silent(device *d) { return SILENT && d->number == 2; }
+static int silent(device *d) { return SILENT && d->number == GPUS - 1; }
 
 static int opened;
-static device gpu = {0, 0};
+static device gpus[GPUS];
 #define MIB (1ULL << 20)
 
 int nvmlInit_v2(void) { opened++; return success; }
 int nvmlShutdown(void) { return opened-- > 0 ? success : uninitialized; }
 const char *nvmlErrorString(int r) { return r == uninitialized ? "Uninitialized" : "an error"; }
 
-int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return success; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = GPUS; return success; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, device **d) {
-  *d = &gpu;
-  return i == 0 ? success : invalid_argument;
-}
-
-int nvmlDeviceGetName(device *d, char *text, unsigned n) {
-  snprintf(text, n, d->is_instance ? "Test GPU MIG 1g.5gb" : "Test GPU");
+  if (i >= GPUS) return invalid_argument;
+  gpus[i].number = i;
+  *d = &gpus[i];
   return success;
 }
 
-typedef struct { bytes total, free, used; } memory1;
-int nvmlDeviceGetMemoryInfo(device *d, memory1 *m) {
-  if (opened <= 0) return uninitialized;
-  if (silent(d)) return not_supported;
-  m->total = 1000 * MIB, m->used = 130 * MIB, m->free = 870 * MIB;
+int nvmlDeviceGetName(device *d, char *text, unsigned n) {
+  snprintf(text, n, "Test GPU");
   return success;
 }
 
@@ -79,7 +75,6 @@ int nvmlDeviceGetMemoryInfo_v2(device *d, memory2 *m) {
 
 unsigned layout(unsigned long long *into, unsigned room) {
   unsigned long long all[] = {
-      sizeof(memory1), offsetof(memory1, total), offsetof(memory1, free), offsetof(memory1, used),
       sizeof(memory2), offsetof(memory2, version), offsetof(memory2, total), offsetof(memory2, reserved), offsetof(memory2, free), offsetof(memory2, used),
       sizeof(process2), offsetof(process2, pid), offsetof(process2, used), offsetof(process2, gpu_instance), offsetof(process2, compute_instance),
   };
@@ -89,19 +84,3 @@ unsigned layout(unsigned long long *into, unsigned room) {
   return n;
 }
 #endif
-
-#ifndef DIVIDED
-#define DIVIDED 0
-#endif
-static device instances[8];
-int nvmlDeviceGetMigMode(device *d, unsigned *now, unsigned *next) {
-  *now = *next = DIVIDED > 0;
-  return success;
-}
-int nvmlDeviceGetMaxMigDeviceCount(device *d, unsigned *n) { *n = 7; return success; }
-int nvmlDeviceGetMigDeviceHandleByIndex(device *d, unsigned i, device **instance) {
-  if (i > DIVIDED || i == 1) return not_found;
-  instances[i] = (device){1, (int)i};
-  *instance = &instances[i];
-  return success;
-}
