@@ -153,7 +153,7 @@ func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 			return nil, err
 		}
 	}
-	if m.session, err = m.open(ctx, m.plan.Options); err != nil {
+	if m.session, err = m.open(ctx); err != nil {
 		return nil, err
 	}
 	closers = append(closers, m.session)
@@ -163,7 +163,7 @@ func Measure(ctx context.Context, p Plan) (r *Report, err error) {
 	if m.sampler, err = memory.NewSampler(0, native.Source()); err != nil {
 		return nil, err
 	}
-	m.executions = m.begin(m.session, p.Prefetch)
+	m.executions = m.begin()
 	closers = append(closers, m.sampler, m.executions)
 	for _, do := range []func(context.Context) error{m.grow, m.findPeak, m.traceStep} {
 		if err := do(ctx); err != nil {
@@ -185,8 +185,8 @@ func (m *measurement) chooseSteps() error {
 }
 
 // open opens a session. A training with a budget then makes malloc return memory.
-func (m *measurement) open(ctx context.Context, o session.Options) (*session.Session, error) {
-	s, err := session.OpenModel(ctx, m.plan.Model, o)
+func (m *measurement) open(ctx context.Context) (*session.Session, error) {
+	s, err := session.OpenModel(ctx, m.plan.Model, m.plan.Options)
 	if err == nil && m.plan.LearningRate > 0 {
 		err = s.SetLearningRate(m.plan.LearningRate)
 	}
@@ -200,10 +200,9 @@ func (m *measurement) open(ctx context.Context, o session.Options) (*session.Ses
 	return s, nil
 }
 
-// begin begins a training. ahead is the number of batches to read ahead; -1 stands for
-// autotune.Prefetch.
-func (m *measurement) begin(s *session.Session, ahead int) *autotune.Executions {
-	ds, batch, steps := m.data, m.plan.Batch, 1
+// begin begins the training.
+func (m *measurement) begin() *autotune.Executions {
+	ds, batch, steps, ahead := m.data, m.plan.Batch, 1, m.plan.Prefetch
 	if m.plan.Shuffle {
 		ds = ds.Shuffle(0)
 	}
@@ -211,9 +210,9 @@ func (m *measurement) begin(s *session.Session, ahead int) *autotune.Executions 
 		ahead = autotune.Prefetch(ds, batch, m.plan.Budgeted)
 	}
 	if !m.plan.Budgeted {
-		steps = s.Stackable(ds.Len()/batch, batch)
+		steps = m.session.Stackable(ds.Len()/batch, batch)
 	}
-	return autotune.NewExecutions(s, ds, batch, steps, ahead)
+	return autotune.NewExecutions(m.session, ds, batch, steps, ahead)
 }
 
 func (m *measurement) execute(ctx context.Context) error {
@@ -372,31 +371,7 @@ func (m *measurement) findPeak(ctx context.Context) error {
 // traceStep traces an execution. With micro-batches, it keeps the trace of the signature that holds most
 // memory.
 func (m *measurement) traceStep(ctx context.Context) error {
-	if err := m.traceOf(ctx, m.session, m.executions); err != nil || m.trace.Operations > 0 {
-		return err
-	}
-	// The single-threaded executor cannot trace, so another session traces with TensorFlow's
-	// default executor, which holds about the same memory. The memory of that session is not
-	// part of the measurement.
-	o := m.plan.Options
-	o.Device.Executor = ""
-	s, err := m.open(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	e := m.begin(s, 0)
-	defer e.Close()
-	for range warmUp {
-		if err := e.Run(ctx); err != nil {
-			return err
-		}
-	}
-	return m.traceOf(ctx, s, e)
-}
-
-func (m *measurement) traceOf(ctx context.Context, s *session.Session, e *autotune.Executions) error {
-	all, err := s.Trace(func() error { return e.Run(ctx) })
+	all, err := m.session.Trace(func() error { return m.executions.Run(ctx) })
 	if err != nil {
 		return err
 	}
