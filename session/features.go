@@ -272,28 +272,18 @@ func (x *featureStep) batch(ctx context.Context, b data.Batch) (data.Batch, erro
 	return small, nil
 }
 
-func (x *featureStep) Each(ctx context.Context, ds data.Dataset, batch int, do func(data.Batch) error) error {
+func (x *featureStep) All(ctx context.Context, ds data.Dataset, batch int) (*data.InMemory, error) {
+	var columns []data.Field
 	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
 		if err == nil {
 			err = context.Cause(ctx)
 		}
+		if err == nil {
+			b, err = x.batch(ctx, b)
+		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		small, err := x.batch(ctx, b)
-		if err != nil {
-			return err
-		}
-		if err := do(small); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (x *featureStep) All(ctx context.Context, ds data.Dataset, batch int) (*data.InMemory, error) {
-	var columns []data.Field
-	err := x.Each(ctx, ds, batch, func(b data.Batch) error {
 		for i, f := range b.Fields {
 			v := reflect.ValueOf(f.Values)
 			if i == len(columns) {
@@ -304,10 +294,6 @@ func (x *featureStep) All(ctx context.Context, ds data.Dataset, batch int) (*dat
 			}
 			columns[i].Values = reflect.AppendSlice(reflect.ValueOf(columns[i].Values), v).Interface()
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
 	}
 	return data.New(ds.Name(), columns...)
 }

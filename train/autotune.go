@@ -26,9 +26,8 @@ import (
 // of the user's cache folder. A training with a Budget of the process measures nothing. A resumed training
 // uses the configuration of its checkpoint.
 type Autotune struct {
-	// Mode selects the configurations that may be chosen: On allows those that compute with the
-	// types of the model, and Precision also those with 16-bit types, which change the result. Empty
-	// makes no trials. Each training measures in its first steps whether the calling thread is faster.
+	// Mode is On to choose the fastest configuration. Empty makes no trials. Each training measures in its
+	// first steps whether the calling thread is faster.
 	Mode Choice
 	// Fixed selects options of Config.Session that keep their values. An option that differs from its
 	// default always keeps its value.
@@ -54,10 +53,8 @@ func (t *training) autotune(ctx context.Context) error {
 	}
 	p := t.autotunePlan()
 	epoch := int(p.Steps) / t.Loop.Epochs
-	p.Limits = t.Autotune.Fixed.Limits(t.Session, min(t.data.Len()/t.Loop.Batch, epoch, t.pause(epoch)),
-		t.Autotune.Mode == Precision)
-	// A traced step shows whether 16-bit types take effect.
-	p.Limits.Traced = t.traces() || t.Profile != Profile{} || p.Limits.Precision && t.mayTrace()
+	p.Limits = t.Autotune.Fixed.Limits(t.Session, min(t.data.Len()/t.Loop.Batch, epoch, t.pause(epoch)))
+	p.Limits.Traced = t.traces() || t.Profile != Profile{}
 	// A restart takes about as long as the start so far.
 	p.Limits.Restart, p.RestartTime = t.mayRestart(), time.Since(t.started)
 	found, err := t.takeOver(p.Limits)
@@ -183,7 +180,6 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	if err != nil || !found {
 		return false, err
 	}
-	l.Precision = !t.Autotune.Fixed.Precision
 	l.Traced = false // the executor of the checkpoint takes precedence over tracing
 	if !t.Autotune.Fixed.StepsPerExecution {
 		l.StepsPerExecution = math.MaxInt32 // the loop itself ends executions where it must pause

@@ -16,7 +16,7 @@ import (
 // Autotune does not change session options that are set.
 func TestLimits(t *testing.T) {
 	device := func(o gpuopts.Options) session.Options { return session.Options{Device: o} }
-	all := autotune.Limits{StepsPerExecution: 50, Compiled: true, Threads: true, OneDNN: true, Precision: true}
+	all := autotune.Limits{StepsPerExecution: 50, Compiled: true, Threads: true, OneDNN: true}
 	for _, c := range []struct {
 		name    string
 		fixed   autotune.Fixed
@@ -34,16 +34,14 @@ func TestLimits(t *testing.T) {
 		{"oneDNN", autotune.Fixed{}, device(gpuopts.Options{OneDNN: "off"}), func(l *autotune.Limits) { l.OneDNN = false }},
 		{"oneDNN by a variable", autotune.Fixed{OneDNN: true}, session.Options{},
 			func(l *autotune.Limits) { l.OneDNN = false }},
-		{"bfloat16", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.BFloat16}),
-			func(l *autotune.Limits) { l.Precision = false }},
 		{"float16", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16}),
-			func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
+			func(l *autotune.Limits) { l.Threads = false }},
 		{"float16, resolved", autotune.Fixed{}, device(gpuopts.Options{Precision: gpuopts.Float16CPU}),
-			func(l *autotune.Limits) { l.Precision, l.Threads = false, false }},
+			func(l *autotune.Limits) { l.Threads = false }},
 	} {
 		want := all
 		c.without(&want)
-		assert.Equal(t, want, c.fixed.Limits(c.options, 50, true), c.name)
+		assert.Equal(t, want, c.fixed.Limits(c.options, 50), c.name)
 	}
 }
 

@@ -193,7 +193,6 @@ const (
 	Never      Choice = "never"
 	On         Choice = "on"
 	Auto       Choice = "auto"
-	Precision  Choice = "precision"
 	ForBudget  Choice = "budget"
 	MicroBatch Choice = "microbatch"
 	Restart    Choice = "restart"
@@ -257,7 +256,7 @@ func (c *Config) checkChoices() error {
 		value  Choice
 		words  []Choice
 	}{
-		{"Autotune.Mode", c.Autotune.Mode, []Choice{On, Precision}},
+		{"Autotune.Mode", c.Autotune.Mode, []Choice{On}},
 		{"Config.CacheFeatures", c.CacheFeatures, []Choice{Auto, On}},
 		{"Config.OnOutOfMemory", c.OnOutOfMemory, []Choice{MicroBatch, Restart}},
 		{"Config.Supervise", c.Supervise, []Choice{Always, ForBudget}},

@@ -2,13 +2,11 @@ package train
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,7 +15,6 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
 	"steadyfit/option"
-	"steadyfit/savedmodels"
 )
 
 // frozenModels makes models with testdata/features.py in a new folder.
@@ -66,39 +63,6 @@ func trainFrozen(dir, kind string, cache Choice, change func(*Config)) (weights 
 		weights, err = os.ReadFile(filepath.Join(c.Out, "variables", "variables.data-00000-of-00001"))
 	}
 	return weights, report, err
-}
-
-// If a training may cache the outputs of frozen layers, its trials also train on cached outputs.
-func trialOfFeatures(t *testing.T, dir string) {
-	ds, err := data.Open(filepath.Join(dir, "data.npz"), data.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, ds.Close()) })
-	cached := autotune.Configuration{CachedFeatures: true}
-	plan := func(kind string) autotune.Plan {
-		m, err := savedmodels.Open(filepath.Join(dir, kind))
-		require.NoError(t, err)
-		return autotune.Plan{Model: m, Data: ds, Batch: 32, Cache: t.TempDir(), Limits: autotune.Limits{Features: true}}
-	}
-	p := plan("plain")
-	assert.True(t, p.CachesFeatures())
-	trials, err := autotune.NewTrials(&p, time.Now().Add(time.Minute), 3)
-	require.NoError(t, err)
-	m, err := trials.Measure(t.Context(), cached)
-	require.NoError(t, errors.Join(err, trials.Close()))
-	require.Empty(t, m.Out)
-	assert.Positive(t, m.Ratio)
-	require.NotNil(t, m.Features)
-	assert.Equal(t, 200, m.Features.Samples)
-	assert.EqualValues(t, 200*(8*4+8), m.Features.Bytes, "eight floats and a label")
-	assert.Positive(t, m.Features.Seconds)
-	assert.Positive(t, m.Peak)
-
-	refused := []autotune.Plan{p, p, plan("dropout before")}
-	refused[0].Limits.Features = false
-	refused[1].Data = ds.Shuffle(1) // in another order in each epoch
-	for i, p := range refused {
-		assert.False(t, p.CachesFeatures(), i)
-	}
 }
 
 // frozenCases lists the kinds of models, with the end of their frozen part or the reason why there
@@ -154,7 +118,7 @@ func TestCachedFeatures(t *testing.T) {
 	}{
 		{"kinds", frozenKinds}, {"rate", rateAsInput}, {"shuffled", shuffledData},
 		{"resume", resumeCached},
-		{"large", largeFeatures}, {"autotune", resumeChosen}, {"trial", trialOfFeatures},
+		{"large", largeFeatures}, {"autotune", resumeChosen},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, dir) })
 	}

@@ -466,14 +466,12 @@ func (t *training) reportEffects(ctx context.Context) error {
 // traces reports whether a step is traced because an option may have no effect. With a budget no step is
 // traced, since the budget measures the memory of the first steps.
 func (t *training) traces() bool {
+	if _, ranked := t.ranked(); ranked || t.Budget.Limit != 0 {
+		return false
+	}
 	o := t.Session.Device
 	required, ignored := o.ForGPU()
-	return t.mayTrace() && (o.Precision != "" || o.XLA != "" && o.XLA != "off" || len(required)+len(ignored) > 0)
-}
-
-func (t *training) mayTrace() bool {
-	_, ranked := t.ranked()
-	return t.Budget.Limit == 0 && !ranked
+	return o.Precision != "" || o.XLA != "" && o.XLA != "off" || len(required)+len(ignored) > 0
 }
 
 func (t *training) reportNotes() {

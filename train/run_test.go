@@ -231,7 +231,7 @@ func TestRunRefuses(t *testing.T) {
 			"micro-batches"},
 		{func(c *Config) { c.Reset.Depth = "deep" }, "Reset.Depth", "expected none, restore, reload or process"},
 		{func(c *Config) { c.Reset.Depth = "process" }, "Reset.Depth", "needs Config.Supervise"},
-		{func(c *Config) { c.Autotune.Mode = "fast" }, "Autotune.Mode", "expected on, precision, or nothing"},
+		{func(c *Config) { c.Autotune.Mode = "fast" }, "Autotune.Mode", "expected on, or nothing"},
 		{func(c *Config) { c.ClassWeights = map[string]float64{"0": 2} }, "Config.ClassWeights", contract.InputSampleWeight},
 		{func(c *Config) { c.Model, c.Loop.LearningRate = fixed, fit.Constant(0.1) }, "Loop.LearningRate",
 			"Loop.LearningRate: the model has a learning rate or schedule of its own, since it has neither a signature " +

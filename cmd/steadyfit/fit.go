@@ -170,7 +170,7 @@ func (s *settings) follows() bool { return s.Cluster != nil && s.Cluster.Rank > 
 // fixed returns the options that autotune does not change because flags set them.
 func (s *settings) fixed() autotune.Fixed {
 	return autotune.Fixed{
-		StepsPerExecution: s.given("steps-per-execution"), Compiled: s.given("jit-compile"), Precision: s.given("precision"),
+		StepsPerExecution: s.given("steps-per-execution"), Compiled: s.given("jit-compile"),
 		Threads: s.given("intra-threads") || s.given("inter-threads"),
 		// An explicit --auto may replace the variable.
 		OneDNN: !s.given("auto") && os.Getenv("TF_ENABLE_ONEDNN_OPTS") != "",

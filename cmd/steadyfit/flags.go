@@ -293,14 +293,12 @@ func (s *settings) checkpointFlags() []flag {
 
 func (s *settings) speedFlags() []flag {
 	return []flag{
-		{"auto", "fit", "measure which configuration is fastest; precision also tries 16 bits", "Autotune.Mode",
-			newChoice(&s.Autotune.Mode, "on precision off", train.On, train.Precision, "")},
-		{"auto", "tune", "precision also tries 16-bit types, which change the results; on and off do not", "",
-			newChoice(&s.Autotune.Mode, "on precision off", train.On, train.Precision, "")},
+		{"auto", "fit", "measure which configuration is fastest", "Autotune.Mode",
+			newChoice(&s.Autotune.Mode, "on off", train.On, "")},
 		{"steps-per-execution", "fit explain", "train steps per execution; auto chooses by the model and the data",
 			"Options.StepsPerExecution",
 			newValue("N|auto", "1", s.setStepsPerExecution)},
-		{"cache-features", "fit tune", "compute the frozen part of the model once per sample (auto: where that is faster)",
+		{"cache-features", "fit", "compute the frozen part of the model once per sample (auto: where that is faster)",
 			"Config.CacheFeatures",
 			newChoice(&s.CacheFeatures, "auto on off", train.Auto, train.On, "")},
 		{"jit-compile", "fit explain", "use XLA-compiled signatures; they round and draw random numbers differently",

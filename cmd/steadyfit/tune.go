@@ -35,8 +35,8 @@ func newTune(s *settings) *cobra.Command {
 		Short: "Find the settings of fit with the least memory or the least time",
 		Long: `Measure settings of fit for a model, its data and this machine, and write the
 chosen ones to a file for fit --config: micro-batches, steps per execution, compiled
-signatures, cached features of frozen layers, allocator, oneDNN, threads, prefetching,
-and with --auto precision bfloat16. Each trial trains for some steps in a process of its own.
+signatures, allocator, oneDNN, threads and prefetching. Each trial trains for some steps
+in a process of its own.
 
 With --memory-budget, the fastest settings are chosen that stay under it; with
 --step-time, those with the least memory at that speed; with neither, those with the
@@ -82,7 +82,7 @@ func (s *settings) tune(cmd *cobra.Command) error {
 		return err
 	}
 	if s.Out != "" {
-		if err := s.writeTuned(cmd, r.Chosen, autotune.Freezes(m)); err != nil {
+		if err := s.writeTuned(cmd, r.Chosen); err != nil {
 			return err
 		}
 	}
@@ -133,17 +133,11 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 	fixed := s.fixed()
 	fixed.OneDNN = os.Getenv("TF_ENABLE_ONEDNN_OPTS") != "" // fit refuses another value in the file
 	plan := autotune.Plan{
-		Model: m, Options: s.Session, Limits: fixed.Limits(s.Session, steps, s.Autotune.Mode == train.Precision),
+		Model: m, Options: s.Session, Limits: fixed.Limits(s.Session, steps),
 		Data: ds, Batch: s.Loop.Batch, Cache: autotune.CacheDir(), Budgeted: s.Budget.Limit > 0,
 		LearningRate: s.firstRate(),
 	}
 	plan.Limits.Restart = true // fit sets these variables when it starts
-	plan.Limits.Features, plan.Limits.FeatureRounding = s.CacheFeatures != "", s.CacheFeatures == train.On
-	if file, err := readConfig(configPath(s.configFile)); err != nil {
-		return autotune.Result{}, err
-	} else if file["augment"] != "" {
-		plan.Limits.Features = false // fit caches no features of images that change
-	}
 	goal := s.goal()
 	saved := true
 	r, err := autotune.Run(cmd.Context(), &plan, goal, until, func(m autotune.Measurement) {
@@ -193,9 +187,6 @@ func (s *settings) printTuned(w io.Writer, r autotune.Result) error {
 	}
 	var text strings.Builder
 	fmt.Fprintln(&text, r.Extent())
-	if cache := r.Cache(); cache != "" {
-		fmt.Fprintln(&text, cache)
-	}
 	for _, c := range slices.Sorted(maps.Keys(r.Failures)) {
 		fmt.Fprintf(&text, "failed: %s: %s\n", c, r.Failures[c])
 	}
@@ -237,8 +228,8 @@ func (s *settings) goal() autotune.Goal {
 func (s *settings) notReached(r autotune.Result) error {
 	p := r.Nearest
 	var fixes []string
-	if s.Autotune.Mode != train.Precision {
-		fixes = append(fixes, "--auto precision")
+	if s.Session.Device.Precision == "" {
+		fixes = append(fixes, "--precision bf16")
 	}
 	if s.Budget.Limit == 0 {
 		return fmt.Errorf("no measured settings take %v per step or less: the fastest take %s (%v); allow a longer "+
@@ -260,13 +251,13 @@ func (s *settings) notReached(r autotune.Result) error {
 }
 
 // writeTuned writes the flags that were given and the chosen settings, if any, as a configuration of fit.
-func (s *settings) writeTuned(cmd *cobra.Command, p *autotune.Point, frozen bool) error {
+func (s *settings) writeTuned(cmd *cobra.Command, p *autotune.Point) error {
 	if p == nil {
 		return nil
 	}
 	values := map[string]*yaml.Node{}
 	put := func(name, value string) { values[name] = &yaml.Node{Kind: yaml.ScalarNode, Value: value} }
-	for _, kv := range tunedFlags(p.Configuration, s.CacheFeatures, frozen) {
+	for _, kv := range tunedFlags(p.Configuration) {
 		put(kv[0], kv[1])
 	}
 	put("batch", strconv.Itoa(s.Loop.Batch))
@@ -301,7 +292,7 @@ func (s *settings) givenToFit(cmd *cobra.Command) (list [][2]string, err error) 
 	if err != nil {
 		return nil, err
 	}
-	own := []string{"out", "json", "auto", "config", "cache-features"}
+	own := []string{"out", "json", "auto", "config"}
 	for _, section := range s.table() {
 		for _, row := range section.flags {
 			name := row.name
@@ -337,11 +328,9 @@ func absolute(flag, value string) string {
 	return value
 }
 
-// tunedFlags returns the flags of fit for a configuration, with their values. consent is the value of
-// --cache-features. frozen reports whether fit could cache features of the model. If so, the flags of
-// a configuration without cached features turn the cache off, since a cache would change the amount
-// of memory.
-func tunedFlags(c autotune.Configuration, consent train.Choice, frozen bool) (flags [][2]string) {
+// tunedFlags returns the flags of fit for a configuration, with their values. They turn the cache of
+// features off, since it would change the amount of memory.
+func tunedFlags(c autotune.Configuration) (flags [][2]string) {
 	add := func(when bool, name string, value any) {
 		if when {
 			flags = append(flags, [2]string{name, fmt.Sprint(value)})
@@ -350,14 +339,12 @@ func tunedFlags(c autotune.Configuration, consent train.Choice, frozen bool) (fl
 	add(true, "micro-batches", max(c.MicroBatches, 1))
 	add(true, "steps-per-execution", max(c.StepsPerExecution, 1))
 	add(c.Compiled, "jit-compile", true)
-	add(c.Precision != "", "precision", showPrecision(string(c.Precision)))
 	add(c.OneDNN != "", "onednn", c.OneDNN)
 	add(c.Allocator != "", "allocator", c.Allocator)
 	add(c.IntraThreads != 0, "intra-threads", c.IntraThreads)
 	add(c.InterThreads != 0, "inter-threads", c.InterThreads)
 	add(c.NoPrefetch, "prefetch", 0)
-	add(c.CachedFeatures, "cache-features", consent)
-	add(frozen && !c.CachedFeatures, "cache-features", "off")
+	add(true, "cache-features", "off")
 	add(true, "auto", "off")
 	return flags
 }

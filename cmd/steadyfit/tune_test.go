@@ -9,29 +9,7 @@ import (
 
 	"steadyfit/internal/autotune"
 	"steadyfit/memory"
-	"steadyfit/train"
 )
-
-// With the tuned settings, fit caches features if and only if the settings were measured with
-// cached features, and with the value of --cache-features that was given to tune.
-func TestTunedFlagsOfCachedFeatures(t *testing.T) {
-	plain, cached := autotune.Configuration{}, autotune.Configuration{CachedFeatures: true}
-	for _, c := range []struct {
-		is      autotune.Configuration
-		consent train.Choice
-		frozen  bool
-		want    string
-	}{{plain, "auto", false, ""}, {plain, "auto", true, "off"}, {cached, "auto", true, "auto"},
-		{cached, "on", true, "on"}} {
-		got := ""
-		for _, kv := range tunedFlags(c.is, c.consent, c.frozen) {
-			if kv[0] == "cache-features" {
-				got += kv[1]
-			}
-		}
-		assert.Equal(t, c.want, got, c)
-	}
-}
 
 // The peak while the model is opened, which a budget does not include, is printed with the choice or, if
 // there is no choice, in the error.

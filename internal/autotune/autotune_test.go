@@ -41,7 +41,6 @@ func TestCandidateInWords(t *testing.T) {
 		{both, "50 steps per execution, XLA-compiled"},
 		{single.over(compiled), "XLA-compiled, single-threaded executor, intra threads 1"},
 		{inter, "inter threads 1"},
-		{Configuration{Precision: gpuopts.BFloat16}.over(fused), "50 steps per execution, bfloat16"},
 		{fused.over(oneDNNOn), "oneDNN on, 50 steps per execution"},
 	} {
 		assert.Equal(t, c.want, c.configuration.String())
@@ -71,7 +70,6 @@ func TestRounds(t *testing.T) {
 		{both, true, 3},
 		{oneDNNOn, true, 2},
 		{Configuration{Executor: gpuopts.SingleThreaded}.over(fused).over(oneDNNOn), true, 4},
-		{Configuration{Precision: gpuopts.BFloat16}, true, 4},
 	} {
 		assert.Equal(t, c.rounds, c.configuration.Rounds(), c.configuration)
 		assert.Equal(t, c.changes, c.configuration.Changes(), c.configuration)
@@ -116,7 +114,7 @@ func dense(t *testing.T) (*savedmodels.Model, *data.InMemory) {
 
 func TestOffers(t *testing.T) {
 	m, ds := dense(t)
-	all := Limits{StepsPerExecution: 100, Compiled: true, Threads: true, Precision: true}
+	all := Limits{StepsPerExecution: 100, Compiled: true, Threads: true}
 	for _, c := range []struct {
 		name, env       string
 		options         session.Options
@@ -126,7 +124,7 @@ func TestOffers(t *testing.T) {
 	}{
 		{name: "nothing is allowed", batch: 32},
 		{name: "all", batch: 32, limits: all, bases: []Configuration{both, fused, compiled},
-			settings: []Configuration{single, intra, {Precision: gpuopts.BFloat16}}},
+			settings: []Configuration{single, intra}},
 		{name: "a batch that no signature was compiled for", batch: 16,
 			limits: Limits{StepsPerExecution: 100, Compiled: true}, bases: []Configuration{fused}},
 		{name: "fewer steps in an epoch than a compiled signature runs", batch: 32,
@@ -138,7 +136,7 @@ func TestOffers(t *testing.T) {
 		{name: "a step is traced", batch: 32, limits: Limits{StepsPerExecution: 50, Threads: true, Traced: true},
 			bases: []Configuration{fused}, settings: []Configuration{intra}},
 		{name: "what is set stays", options: session.Options{StepsPerExecution: 5,
-			Device: gpuopts.Options{IntraThreads: 1, Precision: gpuopts.BFloat16}}, batch: 32, limits: all,
+			Device: gpuopts.Options{IntraThreads: 1}}, batch: 32, limits: all,
 			bases: []Configuration{compiled}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -148,7 +146,7 @@ func TestOffers(t *testing.T) {
 			o, err := (&Plan{Model: m, Options: c.options, Data: ds, Batch: c.batch, Limits: c.limits}).fastSpace()
 			require.NoError(t, err)
 			assert.Equal(t, c.bases, o.bases)
-			assert.Equal(t, c.settings, slices.Concat(o.threads, o.precision))
+			assert.Equal(t, c.settings, o.threads)
 		})
 	}
 }

@@ -32,13 +32,8 @@ type Configuration struct {
 	// tfprocess.FindAllocator, or tfprocess.Mmap), both with the variables of Environment.
 	OneDNN    string `json:"onednn,omitempty"`
 	Allocator string `json:"allocator,omitempty"`
-	// Precision has the meaning of gpuopts.Options. It changes the results of the training.
-	Precision gpuopts.Precision `json:"precision,omitempty"`
 	// NoPrefetch disables reading batches ahead. Choose never sets it.
 	NoPrefetch bool `json:"no_prefetch,omitempty"`
-	// CachedFeatures trains on features: the results of the frozen part of the model, computed before
-	// the first step. Choose never sets it.
-	CachedFeatures bool `json:"cached_features,omitempty"`
 }
 
 // Plain reports whether the configuration changes nothing.
@@ -53,7 +48,6 @@ func (c Configuration) String() string {
 		}
 	}
 	add(c.OneDNN != "", "oneDNN %s", c.OneDNN)
-	add(c.CachedFeatures, "cached features")
 	add(c.MicroBatches > 1, "%d micro-batches", c.MicroBatches)
 	add(c.StepsPerExecution > 1, "%d steps per execution", c.StepsPerExecution)
 	add(c.Compiled, "XLA-compiled")
@@ -61,7 +55,6 @@ func (c Configuration) String() string {
 	add(c.Executor == "" && c.InterThreads > 0, "inter threads %d", c.InterThreads)
 	add(c.IntraThreads > 0, "intra threads %d", c.IntraThreads)
 	add(c.Allocator != "", "%s", c.Allocator)
-	add(c.Precision != "", "%s", c.Precision)
 	add(c.NoPrefetch, "no prefetching")
 	return cmp.Or(strings.Join(words, ", "), "plain")
 }
@@ -125,7 +118,6 @@ func (c Configuration) Apply(o session.Options) session.Options {
 	d.IntraThreads = cmp.Or(c.IntraThreads, d.IntraThreads)
 	d.InterThreads = cmp.Or(c.InterThreads, d.InterThreads)
 	d.OneDNN = cmp.Or(c.OneDNN, d.OneDNN)
-	d.Precision = cmp.Or(c.Precision, d.Precision)
 	return o
 }
 
@@ -134,7 +126,6 @@ func (c Configuration) over(base Configuration) Configuration {
 	return Configuration{
 		MicroBatches:      cmp.Or(c.MicroBatches, base.MicroBatches),
 		NoPrefetch:        c.NoPrefetch || base.NoPrefetch,
-		CachedFeatures:    c.CachedFeatures || base.CachedFeatures,
 		StepsPerExecution: cmp.Or(c.StepsPerExecution, base.StepsPerExecution),
 		Compiled:          c.Compiled || base.Compiled,
 		Executor:          cmp.Or(c.Executor, base.Executor),
@@ -142,7 +133,6 @@ func (c Configuration) over(base Configuration) Configuration {
 		InterThreads:      cmp.Or(c.InterThreads, base.InterThreads),
 		OneDNN:            cmp.Or(c.OneDNN, base.OneDNN),
 		Allocator:         cmp.Or(c.Allocator, base.Allocator),
-		Precision:         cmp.Or(c.Precision, base.Precision),
 	}
 }
 
@@ -162,15 +152,12 @@ func (c Configuration) Rounds() bool {
 func (c Configuration) Changes() int {
 	n := 0
 	for _, change := range []bool{
-		c.CachedFeatures, c.MicroBatches > 1, c.NoPrefetch, c.StepsPerExecution > 1, c.Executor != "",
+		c.MicroBatches > 1, c.NoPrefetch, c.StepsPerExecution > 1, c.Executor != "",
 		c.IntraThreads+c.InterThreads > 0, c.OneDNN != "", c.Allocator != "", c.Compiled, c.Rounds(),
 	} {
 		if change {
 			n++
 		}
-	}
-	if c.Precision != "" {
-		n += 3
 	}
 	return n
 }

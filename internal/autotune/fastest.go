@@ -85,9 +85,9 @@ type fastestSearch struct {
 // steps cannot run.
 func (f *fastestSearch) run(ctx context.Context, s space) error {
 	memories := s.memories
-	groups := [][]Configuration{s.bases, s.threads, memories, s.precision}
+	groups := [][]Configuration{s.bases, s.threads, memories}
 	if len(memories) > 0 && memories[0].OneDNN == "on" {
-		groups = [][]Configuration{memories[:1], s.bases, s.threads, memories[1:], s.precision}
+		groups = [][]Configuration{memories[:1], s.bases, s.threads, memories[1:]}
 	}
 	for _, group := range groups {
 		best := fastest(f.measured)

@@ -49,8 +49,6 @@ type Point struct {
 	Trials   int     `json:"trials"`
 	// Numbers describes how the results relate to those of plain steps.
 	Numbers string `json:"numbers"`
-	// Features describes the cached features of all data; nil if there are none.
-	Features *Features `json:"features,omitempty"`
 
 	// at has the values of the candidate. ratio, low and high are times relative to
 	// search.reference.
@@ -61,13 +59,9 @@ type Point struct {
 // numbers returns Point.Numbers. inexact means that micro-batches change the update.
 func (p Point) numbers(inexact bool) string {
 	switch c := p.Configuration; {
-	case inexact && c.MicroBatches > 1 && c.Precision != "":
-		return "another update, 16 bits"
 	case inexact && c.MicroBatches > 1:
 		return "another update"
-	case c.Precision != "":
-		return "16 bits"
-	case c.Rounds() || p.Features != nil && p.Features.Difference > 0:
+	case c.Rounds():
 		return "rounding"
 	}
 	return "same bits"
@@ -127,17 +121,6 @@ func (r Result) Extent() string {
 		rest = "each setting was tried with the best other settings"
 	}
 	return fmt.Sprintf("measured %d of %s; %s", r.Measured, texts.Count(r.Configurations, "combination"), rest)
-}
-
-// Cache describes the cached features of the choice; empty if it has none.
-func (r Result) Cache() string {
-	if r.Chosen == nil || r.Chosen.Features == nil {
-		return ""
-	}
-	f := r.Chosen.Features
-	return fmt.Sprintf("the peak includes %v of cached features of all %d samples; they are checked and then computed "+
-		"once, in about %s, before the first step, so all epochs have the same step time",
-		f.Bytes, f.Samples, texts.Duration(seconds(f.Seconds)))
 }
 
 // Comparison compares the choice with the default; it is empty if one of them is missing.

@@ -24,9 +24,7 @@ var (
 	parts = []configuration{{MicroBatches: 2}, {MicroBatches: 4}, {MicroBatches: 8}, {MicroBatches: 16},
 		{MicroBatches: 32}}
 	bases    = append(slices.Clone(parts), configuration{StepsPerExecution: 50})
-	bfloat16 = configuration{Precision: gpuopts.BFloat16}
 	settings = [][]configuration{
-		{bfloat16},
 		{{NoPrefetch: true}},
 		{{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}, {IntraThreads: 1}},
 		{{Allocator: "jemalloc"}, {Allocator: "mmap"}, {OneDNN: "off"}, {Allocator: "jemalloc", OneDNN: "off"},
@@ -42,15 +40,13 @@ func axesOf(bases []configuration, settings [][]configuration) [][]configuration
 func over(c, base configuration) (configuration, bool) {
 	base.MicroBatches += c.MicroBatches
 	base.StepsPerExecution += c.StepsPerExecution
-	base.Precision += c.Precision
-	base.CachedFeatures = base.CachedFeatures || c.CachedFeatures
 	base.NoPrefetch = base.NoPrefetch || c.NoPrefetch
 	base.Executor += c.Executor
 	base.IntraThreads += c.IntraThreads
 	base.InterThreads += c.InterThreads
 	base.Allocator += c.Allocator
 	base.OneDNN += c.OneDNN
-	return base, c.OneDNN == "" || base.Precision == "" // bfloat16 needs oneDNN
+	return base, true
 }
 
 // machine is a made-up machine with known times and peaks. It implements measurer.
@@ -92,9 +88,6 @@ func interacting(c configuration) (ratio float64, peak memory.Bytes) {
 func image(c configuration) (ratio float64, peak memory.Bytes) {
 	n := float64(max(c.MicroBatches, 1))
 	ratio, steps := 0.9+0.1*n, 60+670/n
-	if c.Precision != "" {
-		ratio, steps = ratio*(0.72+0.005*n), steps*0.7
-	}
 	factor := func(when bool, time, memory float64) {
 		if when {
 			ratio, steps = ratio*time, steps*memory
@@ -147,12 +140,7 @@ func (m *machine) Measure(ctx context.Context, c configuration) (Measurement, er
 
 func searched(t *testing.T, m *machine, g Goal) Result {
 	t.Helper()
-	return searchedIn(t, settings, m, g)
-}
-
-func searchedIn(t *testing.T, groups [][]configuration, m *machine, g Goal) Result {
-	t.Helper()
-	s := newSearch(g, axesOf(bases, groups), over)
+	s := newSearch(g, axesOf(bases, settings), over)
 	require.NoError(t, s.run(t.Context(), m, time.Now().Add(time.Hour), func(Measurement) {}))
 	r, err := s.result()
 	require.NoError(t, err)
@@ -251,7 +239,7 @@ func (of figures) exhaustive(groups [][]configuration, cost func(ratio float64, 
 }
 
 func TestFastestUnderABudget(t *testing.T) {
-	for _, budget := range []memory.Bytes{1300, 1000, 820, 700, 600, 560, 500} {
+	for _, budget := range []memory.Bytes{1300, 1000, 820, 700, 620, 560, 500} {
 		m, g := &machine{figures: image}, Goal{Budget: budget * memory.MiB}
 		r := searched(t, m, g)
 		best := figures(image).exhaustive(settings, func(ratio float64, peak memory.Bytes) float64 {
@@ -320,25 +308,25 @@ func TestNoConfigurationReachesTheGoal(t *testing.T) {
 
 	r = searched(t, &machine{figures: image}, Goal{Step: time.Millisecond})
 	assert.Nil(t, r.Chosen)
-	assert.Equal(t, gpuopts.BFloat16, r.Nearest.Configuration.Precision)
+	assert.Equal(t, "jemalloc", r.Nearest.Configuration.Allocator)
 }
 
 // A setting that fails is not combined with others.
 func TestFailures(t *testing.T) {
 	m := &machine{figures: image, fails: func(c configuration) string {
-		if c.Precision != "" {
+		if c.Allocator == "jemalloc" {
 			return "it crashed"
 		}
 		return ""
 	}}
 	r := searched(t, m, Goal{Budget: 600 * memory.MiB})
-	assert.LessOrEqual(t, len(r.Failures), 2, "on plain steps and on the best configuration")
+	assert.LessOrEqual(t, len(r.Failures), 4, "on plain steps and on the best configuration, with and without oneDNN")
 	for c, why := range r.Failures {
-		assert.Contains(t, c, "bfloat16")
+		assert.Contains(t, c, "jemalloc")
 		assert.Equal(t, "it crashed", why)
 	}
 	require.NotNil(t, r.Chosen)
-	assert.Empty(t, r.Chosen.Configuration.Precision)
+	assert.NotEqual(t, "jemalloc", r.Chosen.Configuration.Allocator)
 }
 
 func TestPlainStepsFail(t *testing.T) {
@@ -350,14 +338,12 @@ func TestPlainStepsFail(t *testing.T) {
 	assert.ErrorContains(t, err, "its loss is not finite")
 }
 
-// Settings whose effects are not independent are found, too. bfloat16, which excludes them, is not
-// allowed.
+// Settings whose effects are not independent are found, too.
 func TestInteractions(t *testing.T) {
-	exact := settings[1:]
 	for _, budget := range []memory.Bytes{1000, 820, 700, 600, 560, 500, 460} {
 		m, g := &machine{figures: interacting}, Goal{Budget: budget * memory.MiB}
-		r := searchedIn(t, exact, m, g)
-		best := figures(interacting).exhaustive(exact, func(ratio float64, peak memory.Bytes) float64 {
+		r := searched(t, m, g)
+		best := figures(interacting).exhaustive(settings, func(ratio float64, peak memory.Bytes) float64 {
 			if 1.01*float64(peak) > float64(g.Limit()) { // a trial may exceed the limit
 				return math.Inf(1)
 			}
@@ -443,68 +429,6 @@ func TestNoTime(t *testing.T) {
 	assert.True(t, errors.Is(err, ErrNothing))
 }
 
-// frozen is like image, but steps on cached features take 1/200 of the time, and about as much memory as
-// the check of the features. Fewer threads make these steps faster, and other steps slower.
-func frozen(c configuration) (ratio float64, peak memory.Bytes) {
-	if !c.CachedFeatures {
-		return image(c)
-	}
-	ratio, peak = 0.005, openedMemory+750*memory.MiB
-	slower := func(when bool, factor float64) {
-		if when {
-			ratio *= factor
-		}
-	}
-	slower(c.IntraThreads > 0, 0.5)
-	slower(c.Executor != "", 1.2)
-	slower(c.NoPrefetch, 1.4)
-	slower(c.Precision != "", 1.3)
-	slower(c.OneDNN != "", 1.1)
-	slower(c.Allocator != "", 1.2)
-	if c.Allocator == "mmap" {
-		peak -= 60 * memory.MiB
-	}
-	return ratio, peak
-}
-
-// Cached features are chosen where their memory fits, also if it fits only with a setting. Settings have
-// other effects on steps with cached features.
-//
-//lane:skip race (a larger model)
-//lane:skip check (long)
-func TestCachedFeatures(t *testing.T) {
-	cached := configuration{CachedFeatures: true}
-	with := append([]configuration{cached}, bases...)
-	for budget, want := range map[memory.Bytes]bool{1300: true, 1160: true, 1000: false, 600: false} {
-		m, g := &machine{figures: frozen}, Goal{Budget: budget * memory.MiB}
-		s := newSearch(g, axesOf(with, settings), over)
-		require.NoError(t, s.run(t.Context(), m, time.Now().Add(time.Hour), func(Measurement) {}))
-		r, err := s.result()
-		require.NoError(t, err)
-		require.NotNil(t, r.Chosen, "%d MiB", budget)
-		assert.Equal(t, want, r.Chosen.Configuration.CachedFeatures, "%d MiB", budget)
-		best := math.Inf(1)
-		for _, c := range s.candidates {
-			if ratio, peak := frozen(c.is); peak <= g.Limit() {
-				best = min(best, ratio)
-			}
-		}
-		ratio, _ := frozen(r.Chosen.Configuration)
-		assert.LessOrEqual(t, ratio, 1.05*best, "%d MiB: %v", budget, r.Chosen.Configuration)
-		assert.Less(t, tried(m), r.Configurations/5)
-	}
-}
-
-// Result.Cache describes the memory and the time that cached features take.
-func TestCache(t *testing.T) {
-	cached := Point{Configuration: configuration{CachedFeatures: true},
-		Features: &Features{Samples: 640, Bytes: 3 * memory.MiB, Seconds: 1.2}}
-	r := Result{Chosen: &cached}
-	assert.Equal(t, "the peak includes 3.0 MiB of cached features of all 640 samples; they are checked and then computed "+
-		"once, in about 1.2s, before the first step, so all epochs have the same step time", r.Cache())
-	assert.Empty(t, Result{}.Cache())
-}
-
 // With a budget of anonymous memory, the peak and the memory of the openedMemory session are anonymous
 // memory.
 func TestAnonymousMemory(t *testing.T) {
@@ -529,18 +453,14 @@ func TestAnonymousMemory(t *testing.T) {
 // Micro-batches of a model with dropout are another update, not another rounding.
 func TestResultsOfTunedSettings(t *testing.T) {
 	split := Point{Configuration: Configuration{MicroBatches: 4}}
-	half := Point{Configuration: Configuration{MicroBatches: 4, Precision: gpuopts.BFloat16}}
-	exact := Point{Configuration: Configuration{CachedFeatures: true}, Features: &Features{}}
-	near := Point{Configuration: exact.Configuration, Features: &Features{Difference: 1e-7}}
-	for model, want := range map[string][5]string{
-		"digits":     {"rounding", "16 bits", "same bits", "same bits", "rounding"},
-		"digits-cnn": {"another update", "another update, 16 bits", "same bits", "same bits", "rounding"},
+	for model, want := range map[string][2]string{
+		"digits":     {"rounding", "same bits"},
+		"digits-cnn": {"another update", "same bits"},
 	} {
 		m, err := savedmodels.Builtin(model)
 		require.NoError(t, err)
 		p := Plan{Model: m, Options: session.Options{AllowInexactSplit: true}}
 		inexact := p.inexact()
-		assert.Equal(t, want, [5]string{split.numbers(inexact), half.numbers(inexact), Point{}.numbers(inexact),
-			exact.numbers(inexact), near.numbers(inexact)}, model)
+		assert.Equal(t, want, [2]string{split.numbers(inexact), Point{}.numbers(inexact)}, model)
 	}
 }

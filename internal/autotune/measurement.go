@@ -43,9 +43,6 @@ type Measurement struct {
 	Opening memory.Bytes `json:"opening_bytes,omitempty"`
 	// Base is the anonymous memory before the session was opened, with the data of the trial.
 	Base memory.Bytes `json:"base_bytes,omitempty"`
-	// Features is set with Configuration.CachedFeatures. The store has the values for the data of the
-	// trial, and Trials returns the values for all data.
-	Features *Features `json:"features,omitempty"`
 	// Reference is the configuration to which this one was compared: plain steps, unless these could not
 	// run.
 	Reference Configuration `json:"reference,omitzero"`
@@ -58,16 +55,6 @@ type Measurement struct {
 
 	// passing means that Out is a reason that may pass, such as a lack of memory or of time.
 	passing bool
-}
-
-// Features describes the features of some samples.
-type Features struct {
-	Samples int          `json:"samples"`
-	Bytes   memory.Bytes `json:"bytes"`
-	// Seconds is the time to compute them. It does not include the check of features.
-	Seconds float64 `json:"seconds"`
-	// Difference is copied from feature.Check.
-	Difference float64 `json:"difference"`
 }
 
 // failed returns the measurement of a configuration that failed.
@@ -89,7 +76,7 @@ func summarize(c Configuration, steps, beside []float64) Measurement {
 // addMemory takes the memory from an answer of the trial.
 func (m *Measurement) addMemory(a answer) {
 	m.Peak, m.Anon, m.Base = a.Peak, max(a.Peak-a.Mapped, 0), a.Base
-	m.Opening, m.Features = a.Opening, a.Features
+	m.Opening = a.Opening
 }
 
 // faster reports whether the configuration was measured to be faster than plain steps by

@@ -92,7 +92,7 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 // Fixed selects options of a session that Choose does not change. An option that differs from its
 // default is always fixed.
-type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN, Precision bool }
+type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN bool }
 
 // With also selects the options that are set in o.
 func (f Fixed) With(o session.Options) Fixed {
@@ -102,22 +102,18 @@ func (f Fixed) With(o session.Options) Fixed {
 		// Resolving float16 initializes TensorFlow's devices with their threads.
 		Threads: f.Threads || o.Device.IntraThreads != 0 || o.Device.InterThreads != 0 ||
 			o.Device.Precision != "" && o.Device.Precision != gpuopts.BFloat16,
-		OneDNN:    f.OneDNN || o.Device.OneDNN != "",
-		Precision: f.Precision || o.Device.Precision != "",
+		OneDNN: f.OneDNN || o.Device.OneDNN != "",
 	}
 }
 
 // Limits returns the limits for a session with the options o. steps is the maximum number of steps
-// per execution, and precision allows 16-bit types.
-func (f Fixed) Limits(o session.Options, steps int, precision bool) Limits {
+// per execution.
+func (f Fixed) Limits(o session.Options, steps int) Limits {
 	f = f.With(o)
 	if f.StepsPerExecution {
 		steps = 0
 	}
-	return Limits{
-		StepsPerExecution: steps, Compiled: !f.Compiled, Threads: !f.Threads, OneDNN: !f.OneDNN,
-		Precision: precision && !f.Precision,
-	}
+	return Limits{StepsPerExecution: steps, Compiled: !f.Compiled, Threads: !f.Threads, OneDNN: !f.OneDNN}
 }
 
 // Limits are the kinds of configurations that Choose may return. The zero value allows only
@@ -137,11 +133,6 @@ type Limits struct {
 	// oneDNN, which rounds differently. The caller must then restart its program with the
 	// variables of Configuration.Environment.
 	Restart, OneDNN bool
-	// Precision allows computing in 16 bits, which changes the results of the training.
-	Precision bool
-	// Features allows cached features in Trials. FeatureRounding also allows them if steps then
-	// round differently.
-	Features, FeatureRounding bool
 }
 
 // ThreadVariable returns the name of a set environment variable that sets a number of
@@ -184,9 +175,6 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 	if missing, err := (Configuration{OneDNN: c.OneDNN}).Environment(); err != nil || len(missing) > 0 && !l.OneDNN {
 		c.OneDNN = ""
 	}
-	if !l.Precision {
-		c.Precision = ""
-	}
 	return c
 }
 
@@ -207,13 +195,13 @@ func (c Configuration) TooLate(o session.Options) error {
 // space has the values from which configurations are composed: at most one of bases, and at most one of
 // each group of settings. The groups that change memory most come first.
 type space struct {
-	bases                                  []Configuration
-	precision, prefetch, threads, memories []Configuration
+	bases                       []Configuration
+	prefetch, threads, memories []Configuration
 }
 
 // groups returns the groups of settings that are not empty.
 func (s space) groups() (groups [][]Configuration) {
-	for _, group := range [][]Configuration{s.precision, s.memories, s.threads, s.prefetch} {
+	for _, group := range [][]Configuration{s.memories, s.threads, s.prefetch} {
 		if len(group) > 0 {
 			groups = append(groups, group)
 		}
@@ -235,9 +223,6 @@ func (p *Plan) fastSpace() (s space, err error) {
 		s.memories = append(s.memories, c)
 	}
 	s.memories = append(s.memories, p.allocators(tfprocess.Jemalloc)...)
-	if d := p.Options.Device; l.Precision && d.Precision == "" && !d.GrapplerOff {
-		s.precision = []Configuration{{Precision: gpuopts.BFloat16}}
-	}
 	return s, nil
 }
 
@@ -248,9 +233,6 @@ func (p *Plan) goalSpace() (s space, err error) {
 	}
 	if p.Options.MicroBatches < 2 {
 		s.bases = append(p.split(), s.bases...)
-	}
-	if p.CachesFeatures() { // first, since it saves most where it is possible
-		s.bases = slices.Insert(s.bases, 0, Configuration{CachedFeatures: true})
 	}
 	for i := range s.threads {
 		s.threads[i].Executor = "" // fit has no flag for it
@@ -369,23 +351,6 @@ func (p *Plan) split() (bases []Configuration) {
 		}
 	}
 	return bases
-}
-
-// CachesFeatures reports whether a training may compute the frozen part of the model once. It excludes
-// micro-batches, steps per execution and compiled signatures: features are checked in whole batches, so
-// smaller parts would not lower the peak, and the other signatures compute the frozen part.
-func (p *Plan) CachesFeatures() bool {
-	o := p.Options
-	ds, ok := p.Data.(*data.InMemory)
-	if !ok || !ds.Repeats() || !p.Limits.Features || o.Compiled || o.StepsPerExecution > 1 || o.MicroBatches > 1 {
-		return false
-	}
-	f, err := p.Model.Features()
-	if err != nil {
-		return false
-	}
-	_, err = session.Compile(f.Model, o)
-	return err == nil
 }
 
 // allocators returns the installed allocators of these names that the process does not use, unless the

@@ -10,7 +10,7 @@ import (
 
 // Rounding has the options of a session that change how train steps round. The zero value is for steps
 // that run one by one, as exported, with TensorFlow's defaults. Two sessions with equal Rounding give the
-// same results bit for bit, unless Device.XLA differs. Measured with TensorFlow 2.21 on 2 cores: other
+// same results bit for bit, unless Device.XLA or Device.Precision differs. Measured with TensorFlow 2.21 on 2 cores: other
 // options, such as the number of inter-op threads, do not change results.
 type Rounding struct {
 	Compiled bool
@@ -25,16 +25,14 @@ type Rounding struct {
 	// IntraThreads changes the order of additions. 0 means one thread per core.
 	IntraThreads int
 	// OneDNN is Device.OneDNN: the kernels of oneDNN add in another order.
-	OneDNN    string
-	Precision gpuopts.Precision
+	OneDNN string
 	// MicroBatches add up gradients in another order. 0 means whole batches.
 	MicroBatches int
 }
 
 // RoundingOf returns the options that change how train steps round.
 func RoundingOf(o session.Options) Rounding {
-	r := Rounding{Compiled: o.Compiled, IntraThreads: o.Device.IntraThreads, OneDNN: o.Device.OneDNN,
-		Precision: o.Device.Precision}
+	r := Rounding{Compiled: o.Compiled, IntraThreads: o.Device.IntraThreads, OneDNN: o.Device.OneDNN}
 	r.Loop = o.StepsPerExecution > 1 && o.Device.Executor == gpuopts.SingleThreaded && usesOneDNN(o.Device.OneDNN)
 	if o.MicroBatches > 1 {
 		r.MicroBatches = o.MicroBatches

@@ -106,7 +106,7 @@ func TestRoundsAsItSays(t *testing.T) {
 			require.NoError(t, err)
 			s := spec{Library: info.Library, Model: m.Dir, Hash: m.Hash, Batch: 32}
 			p := Plan{Model: m, Data: c.data, Batch: s.Batch,
-				Limits: Limits{StepsPerExecution: 5, Compiled: true, Threads: true, Precision: true}}
+				Limits: Limits{StepsPerExecution: 5, Compiled: true, Threads: true}}
 			s.Data = filepath.Join(t.TempDir(), "batches")
 			require.NoError(t, sample(&p, s.Data, time.Minute))
 			weights := func(configuration Configuration, callerRuns bool) string {

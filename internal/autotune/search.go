@@ -87,7 +87,7 @@ func (s *search) add(m Measurement) {
 		p.Trials++
 	} else if s.failed[c.is] == "" {
 		s.points = append(s.points, Point{
-			Configuration: c.is, Peak: peak, PeakLow: peak, Opening: opening, Trials: 1, Features: m.Features,
+			Configuration: c.is, Peak: peak, PeakLow: peak, Opening: opening, Trials: 1,
 			at: c.at, ratio: m.Ratio, low: m.Low, high: m.High,
 		})
 	}
@@ -122,7 +122,7 @@ func (s *search) next() (c Configuration, ok bool) {
 				// setting, to another base, and by settings that have helped elsewhere. Other candidates get only
 				// such settings.
 				switch {
-				case value > 0 && !s.seen(axis, value, c.CachedFeatures), i == 1 && (value == 0 || axis == 0),
+				case value > 0 && !s.seen(axis, value), i == 1 && (value == 0 || axis == 0),
 					i > 0 && (i == 1 || start.at[axis] == 0) && s.helps(axis, value):
 					return c, true
 				}
@@ -175,12 +175,10 @@ func changed(at []int, axis, value int) []int {
 	return at
 }
 
-// seen reports whether a configuration with this value was measured. A setting has another effect on steps
-// with cached features.
-func (s *search) seen(axis, value int, cached bool) bool {
+// seen reports whether a configuration with this value was measured.
+func (s *search) seen(axis, value int) bool {
 	return slices.ContainsFunc(s.candidates, func(c candidate) bool {
-		return c.at[axis] == value && (axis == 0 || c.is.CachedFeatures == cached) &&
-			(s.failed[c.is] != "" || s.point(c.is) != nil)
+		return c.at[axis] == value && (s.failed[c.is] != "" || s.point(c.is) != nil)
 	})
 }
 

@@ -32,7 +32,7 @@ func CacheDir() string {
 }
 
 // format is the version of the files in the folder for measurements.
-const format = 7
+const format = 8
 
 // key returns a hash of everything that a measurement depends on. It leaves out the limits, so one
 // measurement serves all trainings with the same steps.

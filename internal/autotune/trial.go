@@ -20,7 +20,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/child"
-	"steadyfit/internal/feature"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/internal/tfprocess"
@@ -69,10 +68,9 @@ type answer struct {
 	Base memory.Bytes `json:"base"`
 	// Peak is the highest RSS since the session was opened, and Opening the highest RSS before. Mapped is
 	// the RSS that is not anonymous memory.
-	Peak     memory.Bytes `json:"peak"`
-	Opening  memory.Bytes `json:"opening"`
-	Mapped   memory.Bytes `json:"mapped"`
-	Features *Features    `json:"features,omitempty"`
+	Peak    memory.Bytes `json:"peak"`
+	Opening memory.Bytes `json:"opening"`
+	Mapped  memory.Bytes `json:"mapped"`
 	// Failure is the reason why the trial ends. Lasting means that it would fail again at
 	// another time.
 	Failure string `json:"failure,omitempty"`
@@ -84,7 +82,7 @@ type answer struct {
 func lasting(err error) bool {
 	return slices.ContainsFunc([]error{
 		tfbind.ErrInvalidArgument, &tfbind.Error{Code: "FAILED_PRECONDITION"}, &tfbind.Error{Code: "UNIMPLEMENTED"},
-		session.ErrStack, session.ErrData, feature.ErrDiffer, savedmodels.ErrNoFeatures, savedmodels.ErrNoSignature,
+		session.ErrStack, session.ErrData, savedmodels.ErrNoSignature,
 	}, func(kind error) bool { return errors.Is(err, kind) })
 }
 
@@ -187,7 +185,6 @@ type trainer struct {
 	data       *data.InMemory
 	executions *Executions // train with live
 	finite     bool
-	features   *Features // of the data, or nil
 	base       memory.Bytes
 	opening    memory.Bytes // the highest RSS until the session was open
 	memory     *memory.Sampler
@@ -244,13 +241,6 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 	}
 	t.base = ownMemory()
 	o := s.Configuration.Apply(s.Options)
-	var frozen *savedmodels.Features
-	if s.Configuration.CachedFeatures {
-		if frozen, err = model.Features(); err != nil {
-			return t, err
-		}
-		model = frozen.Model
-	}
 	if t.session, err = session.OpenModel(ctx, model, o); err != nil {
 		return t, err
 	}
@@ -266,46 +256,16 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 			return t, err
 		}
 	}
-	ds := t.data
-	if frozen != nil {
-		if ds, err = t.computeFeatures(ctx, frozen, s.Batch); err != nil {
-			return t, err
-		}
-	}
 	steps := t.session.Stackable(max(o.StepsPerExecution, 1), s.Batch)
 	if n := s.Configuration.StepsPerExecution; n > 1 && n != steps {
 		return t, fmt.Errorf("%w: expected %d steps per execution, but only %d are possible", session.ErrStack, n, steps)
 	}
 	// Batches are read ahead as in a training, since that takes memory and time.
-	t.executions = NewExecutions(t.live, ds.Shuffle(1), s.Batch, steps, s.ahead(ds))
+	t.executions = NewExecutions(t.live, t.data.Shuffle(1), s.Batch, steps, s.ahead(t.data))
 	if o.Device.Executor != "" {
-		return t, t.evaluate(ctx, ds, s.Batch)
+		return t, t.evaluate(ctx, s.Batch)
 	}
 	return t, nil
-}
-
-// computeFeatures runs the checks that a training runs before it uses cached features. Then it
-// computes the features of all the data and returns them.
-func (t *trainer) computeFeatures(ctx context.Context, f *savedmodels.Features, batch int) (ds *data.InMemory,
-	err error) {
-	x, err := t.session.NewFeatureStep(f)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, x.Close()) }()
-	c, err := x.CheckTraining(ctx, t.data, batch)
-	if err != nil {
-		return nil, err
-	}
-	if ds, err = x.All(ctx, t.data, batch); err != nil {
-		return nil, err
-	}
-	n := ds.Len()
-	t.features = &Features{
-		Samples: n, Bytes: memory.Bytes(n * x.SampleBytes()),
-		Seconds: float64(n) * c.Compute.Seconds(), Difference: c.Difference,
-	}
-	return ds, nil
 }
 
 // ahead returns the number of batches to read ahead.
@@ -337,9 +297,9 @@ func (t *trainer) opens(s spec) (err error) {
 
 // evaluate tries a batch of an evaluation. Some executors cannot run every graph, and a training
 // must not fail at its first validation.
-func (t *trainer) evaluate(ctx context.Context, ds data.Dataset, batch int) error {
+func (t *trainer) evaluate(ctx context.Context, batch int) error {
 	n := len(t.session.EvaluateMetrics())
-	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
+	for b, err := range t.data.Batches(data.Pass{Batch: batch}) {
 		if n == 0 || err != nil {
 			return err
 		}
@@ -366,7 +326,7 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 	return answer{
 		Step: took / float64(executions*t.executions.Steps), Execution: took / float64(executions), Finite: t.finite,
 		Anon: anon, Base: t.base, Peak: sample.Get(memlayer.Peak).Bytes, Opening: t.opening,
-		Mapped: max(sample.Get(memory.RSS).Bytes-anon, 0), Features: t.features,
+		Mapped: max(sample.Get(memory.RSS).Bytes-anon, 0),
 	}, nil
 }
 

@@ -291,25 +291,14 @@ func (t *Trials) Known() (known []Measurement) {
 	return known
 }
 
-// whole converts a measurement of a trial, which has only the first batches of the data, to all data
-// of the training: the memory, and the time and size of the features. If the plan does not allow the
-// features, it sets Out.
+// whole converts the memory in a measurement of a trial, which has only the first batches of the data, to
+// that with all data of the training.
 func (t *Trials) whole(m Measurement) Measurement {
 	if m.Peak == 0 {
 		return m // unknown
 	}
 	heap := max(t.own-m.Base, 0)
 	m.Peak, m.Anon, m.Opening = m.Peak+heap, m.Anon+heap, m.Opening+heap
-	if f := m.Features; f != nil {
-		n := t.plan.Data.Len()
-		factor := float64(n) / float64(f.Samples)
-		all := Features{n, memory.Bytes(factor * float64(f.Bytes)), factor * f.Seconds, f.Difference}
-		m.Peak, m.Anon, m.Features = m.Peak+all.Bytes-f.Bytes, m.Anon+all.Bytes-f.Bytes, &all
-		if f.Difference > 0 && !t.plan.Limits.FeatureRounding {
-			m.Out = fmt.Sprintf("the first steps would round differently, by %.1g; {Config.CacheFeatures} on accepts that",
-				f.Difference)
-		}
-	}
 	return m
 }
 

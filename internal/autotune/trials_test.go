@@ -269,40 +269,28 @@ func TestTrialsUnsaved(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// Peaks that were measured with little data are converted to more data. The time and size of a trial's
-// features are scaled, and features with which steps round differently need Limits.FeatureRounding.
+// Peaks that were measured with little data are converted to more data.
 func TestTrialsWithMoreData(t *testing.T) {
-	cached := Configuration{CachedFeatures: true}
-	_, ds := dense(t)
-	of := Features{Samples: ds.Len() / 4, Bytes: 100, Seconds: 2, Difference: 1e-7}
 	s := newScripted(t, &Plan{Cache: t.TempDir()}, []scripted{
 		{step: 0.1, holds: answer{Base: 20, Peak: 1000, Mapped: 300, Opening: 1500}},
-		{is: cached, step: 0.001, holds: answer{Base: 20, Peak: 1000, Mapped: 300, Features: &of}},
 	})
 	s.own = 120
 	m, err := s.Measure(t.Context(), Configuration{})
 	require.NoError(t, err)
 	assert.Equal(t, []memory.Bytes{1100, 800, 1600}, []memory.Bytes{m.Peak, m.Anon, m.Opening})
-	m, err = s.Measure(t.Context(), cached)
-	require.NoError(t, err)
 	require.NoError(t, s.Close())
-	assert.Equal(t, &Features{Samples: ds.Len(), Bytes: 400, Seconds: 8, Difference: 1e-7}, m.Features)
-	assert.Equal(t, []memory.Bytes{1400, 1100}, []memory.Bytes{m.Peak, m.Anon})
-	assert.Equal(t, "the first steps would round differently, by 1e-07; {Config.CacheFeatures} on accepts that", m.Out)
-	s.plan.Limits.FeatureRounding = true
-	assert.Empty(t, s.Known()[1].Out)
 }
 
 func TestGoalSpace(t *testing.T) {
 	_, err := tfbind.Load("")
 	require.NoError(t, err)
 	m, ds := dense(t)
-	p := Plan{Model: m, Data: ds, Batch: 24, Limits: Limits{StepsPerExecution: 10, Threads: true, Precision: true}}
+	p := Plan{Model: m, Data: ds, Batch: 24, Limits: Limits{StepsPerExecution: 10, Threads: true}}
 	s, err := p.goalSpace()
 	require.NoError(t, err)
 	assert.Equal(t, []Configuration{{MicroBatches: 2}, {MicroBatches: 4}, {MicroBatches: 8}, {MicroBatches: 24},
 		{StepsPerExecution: 10}}, s.bases)
-	require.Len(t, s.groups(), 3, "without a restart, neither allocators nor oneDNN")
+	require.Len(t, s.groups(), 2, "without a restart, neither allocators nor oneDNN")
 
 	p.Limits = Limits{Restart: true, OneDNN: true}
 	s, err = p.goalSpace()

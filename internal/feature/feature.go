@@ -20,8 +20,6 @@ type Step interface {
 	// ErrDiffer. Without an error, the model has the variables that it had before. The session
 	// must have a learning rate if its train signature takes one.
 	CheckTraining(ctx context.Context, ds data.Dataset, batch int) (Check, error)
-	// Each calls do with the batches of the features of a dataset, in its order.
-	Each(ctx context.Context, ds data.Dataset, batch int, do func(data.Batch) error) error
 	// All returns the features of a dataset.
 	All(ctx context.Context, ds data.Dataset, batch int) (*data.InMemory, error)
 	// SampleBytes returns the size of a sample of the last features.
