@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"time"
@@ -23,7 +22,7 @@ import (
 // Checkpoint writes checkpoints to folders Folder/ckpt-<step>, from which Loop.Resume resumes.
 // It also writes one when a run ends, even if the run was cancelled, but not after an error of
 // the session or of a hook. A checkpoint has the files of the model (variables.*), the history
-// (history.jsonl), the files of hooks, and state.json with the position of the training.
+// (history.jsonl), and state.json with the position of the training.
 //
 // The files are written while the next steps run, if the Session supports it (session.Session).
 // Training waits for an unfinished checkpoint before the next one, after a failed step, and at its
@@ -49,8 +48,12 @@ type Checkpoint struct {
 	// shows that the newest one is good.
 	Keep int
 	// Best is a metric, such as "val_loss". A checkpoint is also written after every epoch in
-	// which it reaches a new best value; best.json names the best checkpoint, which is kept.
-	Best string
+	// which it reaches a new best value; best.json names the best checkpoint, which is kept. BestMode is
+	// "min" if low values are better, or "max"; by default, the name decides (EarlyStop.Mode).
+	Best, BestMode string
+	// RestoreBest restores the weights of the best checkpoint when a run ends without an error, and logs its
+	// epoch. It needs Best.
+	RestoreBest bool
 	// Foreground makes training wait for each checkpoint. No step then needs memory for a copy of the
 	// variables, which would count towards a memory budget.
 	Foreground bool
@@ -71,7 +74,7 @@ func Checkpoints(folder string) ([]CheckpointInfo, error) { return checkpoint.Li
 
 // Hook returns the hook for Loop.Hook.
 func (o Checkpoint) Hook() Hook {
-	c := &checkpointer{Checkpoint: o, monitor: monitor{metric: o.Best}, epochPeriod: o.EveryEpochs}
+	c := &checkpointer{Checkpoint: o, monitor: monitor{metric: o.Best, mode: o.BestMode}, epochPeriod: o.EveryEpochs}
 	every := AnyStep
 	if o.EverySteps > 0 {
 		every = o.EverySteps
@@ -151,6 +154,9 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 		if err := c.monitor.check("Checkpoint.Best", s); err != nil {
 			return err
 		}
+	} else if c.RestoreBest {
+		return &option.Error{Option: "RestoreBest", Reason: "no metric says which checkpoint is best",
+			Fix: "set {Checkpoint.Best} or {Loop.Validation}"}
 	}
 	c.lastStep, c.lastDone, c.beside, c.failed, c.crowded = s.Step, s.EpochsDone, nil, nil, false
 	var err error
@@ -208,7 +214,27 @@ func (c *checkpointer) epoch(_ context.Context, s *State) error {
 }
 
 // end does not unlock the folder, because other hooks may still write to it.
-func (c *checkpointer) end(_ context.Context, s *State) error {
+func (c *checkpointer) end(ctx context.Context, s *State) error {
+	err := c.last(s)
+	if err != nil || s.Err != nil || !c.RestoreBest || c.bestOne == nil {
+		return err
+	}
+	best := filepath.Join(c.Folder, c.bestOne.Checkpoint)
+	if err := s.Session.Restore(ctx, filepath.Join(best, checkpoint.Variables)); err != nil {
+		return fmt.Errorf("restoring the best weights, of %s: %w", best, err)
+	}
+	for _, r := range s.History.Records {
+		if r.Step == c.bestOne.Step {
+			s.History.Restored = r.Epoch
+		}
+	}
+	s.Log.Info(fmt.Sprintf("restored the weights of epoch %d (%s %s)", s.History.Restored, c.metric,
+		Metric{c.metric, float64(c.bestOne.Value)}.text()))
+	return nil
+}
+
+// last writes the last checkpoint of a run.
+func (c *checkpointer) last(s *State) error {
 	err := join(c.failed, c.settle(s, true))
 	var diverged *divergedError
 	if errors.As(s.Err, &diverged) {
@@ -335,10 +361,8 @@ type savedState struct {
 	Recovery json.RawMessage `json:"recovery,omitempty"`
 	// Session is the state of the session other than variables.
 	Session json.RawMessage `json:"session,omitempty"`
-	// history is the content of the history file. files has, by the name of a hook, the folder whose
-	// files belong to the hook's state.
+	// history is the content of the history file.
 	history []byte
-	files   map[string]string
 }
 
 type metricSum struct {
@@ -356,16 +380,6 @@ func (r *run) save(d files.Disk, frozen session.Frozen) checkpoint.Save {
 		}
 		if err := r.saveVariables(filepath.Join(dir, checkpoint.Variables), frozen); err != nil {
 			return nil, nil, err
-		}
-		for hook, from := range state.files {
-			to := filepath.Join(dir, hookDir(hook))
-			err := d.MakeDir(to)
-			if err == nil {
-				err = d.CopyFiles(from, to)
-			}
-			if err != nil {
-				return nil, nil, fmt.Errorf("state of hook %s: %w", hook, err)
-			}
 		}
 		return state, &state.Manifest, d.Write(filepath.Join(dir, checkpoint.History), state.history)
 	}
@@ -416,7 +430,7 @@ func (r *run) savedState() (_ *savedState, err error) {
 }
 
 func (r *run) saveHooks(saved *savedState) error {
-	saved.Hooks, saved.files = map[string]json.RawMessage{}, map[string]string{}
+	saved.Hooks = map[string]json.RawMessage{}
 	for i := range r.hooks {
 		h := &r.hooks[i]
 		if h.Save == nil {
@@ -429,13 +443,6 @@ func (r *run) saveHooks(saved *savedState) error {
 		if state != nil {
 			saved.Hooks[h.Name] = state
 		}
-		if h.files != nil {
-			if from := h.files(); from != "" {
-				saved.files[h.Name] = from
-			}
-		}
 	}
 	return nil
 }
-
-func hookDir(name string) string { return "hook-" + url.PathEscape(name) }

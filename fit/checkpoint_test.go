@@ -35,7 +35,7 @@ func fullLoop(t testing.TB, l *linear, dir string, c Checkpoint) Loop {
 	c.Folder, c.Keep, c.EverySteps, c.EveryEpochs, c.Best = dir, 2, 3, 1, "val_loss"
 	loop.Hook(
 		ReduceOnPlateau{Metric: "loss", Patience: 1, Factor: 0.5}.Hook(),
-		EarlyStop{Metric: "loss", Patience: 3, RestoreBest: true, Folder: dir}.Hook(),
+		EarlyStop{Metric: "loss", Patience: 3}.Hook(),
 		HistoryFile(filepath.Join(dir, "run.jsonl")),
 		c.Hook(),
 	)
@@ -210,9 +210,6 @@ func TestCrashWhileTheModelIsSaved(t *testing.T) {
 		l := eachWay[at%2]()
 		saves := 0
 		l.onSave = func(prefix string) error {
-			if !strings.Contains(prefix, "ckpt-") {
-				return nil // the workspace of RestoreBest
-			}
 			if saves++; saves <= at/2 {
 				return nil
 			}
@@ -479,8 +476,8 @@ func TestResumingAnEarlyStop(t *testing.T) {
 	run := func(patience int) (*History, *linear) {
 		l := scripted([]float64{5, 4, 6, 7, 8, 9, 9})
 		loop := Loop{Session: l, Batch: 4, Epochs: 7, Resume: dir}
-		loop.Hook(Checkpoint{Folder: dir}.Hook(), EarlyStop{Metric: "loss", Patience: patience, RestoreBest: true,
-			Folder: dir}.Hook())
+		loop.Hook(Checkpoint{Folder: dir, Best: "loss", RestoreBest: true}.Hook(),
+			EarlyStop{Metric: "loss", Patience: patience}.Hook())
 		h, err := loop.Run(t.Context(), samples(t, 4))
 		require.NoError(t, err)
 		return h, l
@@ -490,7 +487,7 @@ func TestResumingAnEarlyStop(t *testing.T) {
 	again, restored := run(2)
 	require.Equal(t, first.Stopped, again.Stopped)
 	require.Len(t, again.Records, 4)
-	require.Equal(t, best.state(), restored.state(), "the best state comes from the checkpoint")
+	require.Equal(t, best.state(), restored.state(), "the best weights come from the checkpoint")
 	longer, restored := run(4)
 	require.Len(t, longer.Records, 6)
 	require.Equal(t, best.state(), restored.state())
@@ -868,14 +865,4 @@ func BenchmarkFingerprint(b *testing.B) {
 		_, err := fingerprint(b.Context(), ds, 32, func() {})
 		require.NoError(b, err)
 	}
-}
-
-func TestCopyFiles(t *testing.T) {
-	from, to := tempDir(t), tempDir(t)
-	require.NoError(t, os.WriteFile(filepath.Join(from, "a"), []byte("hello"), 0o666))
-	require.NoError(t, files.Disk{}.CopyFiles(from, to))
-	text, err := os.ReadFile(filepath.Join(to, "a"))
-	require.NoError(t, err)
-	require.Equal(t, "hello", string(text))
-	require.Error(t, files.Disk{}.CopyFiles(filepath.Join(from, "nothing"), to))
 }

@@ -22,7 +22,7 @@ type History struct {
 	// Done is true if the training is complete: all epochs are done, or a hook such as
 	// EarlyStop called State.Finish. It is false after an error or State.Stop.
 	Done bool
-	// Restored is the epoch whose weights EarlyStop.RestoreBest restored; 0 if it restored none.
+	// Restored is the epoch whose weights Checkpoint.RestoreBest restored; 0 if it restored none.
 	Restored int
 	// ResumedFrom is the checkpoint from which the run resumed; empty for a new training.
 	ResumedFrom string

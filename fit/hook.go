@@ -57,15 +57,8 @@ type Hook struct {
 
 	// metric checks the name of the metric that the hook uses; nil if it uses none.
 	metric func(available []string, validates bool) error
-	// local is true for a hook that only the first of several ranks calls. follow, if not nil,
-	// prepares the hook for another rank.
-	local  bool
-	follow func()
-	// files, if not nil, returns a folder whose files belong to the hook's state, or "". The hook
-	// must not change these files, and must call State.AwaitCheckpoint before it removes them.
-	// loadFiles gets their folder in a checkpoint after Load.
-	files     func() string
-	loadFiles func(dir string) error
+	// local is true for a hook that only the first of several ranks calls.
+	local bool
 	// settings describes options that all ranks must have.
 	settings any
 }

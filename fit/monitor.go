@@ -6,14 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/url"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
-	"steadyfit/internal/checkpoint"
-	"steadyfit/internal/files"
 	"steadyfit/option"
 )
 
@@ -142,57 +137,35 @@ type EarlyStop struct {
 	Baseline *float64
 	// StartFrom is the number of epochs at the beginning that are ignored.
 	StartFrom int
-	// RestoreBest restores the weights of the best epoch when a run ends without an error, even
-	// if EarlyStop did not end it, and logs that epoch. The weights are stored in checkpoints
-	// and in Folder, usually that of the checkpoints. The default is a temporary folder.
-	RestoreBest bool
-	Folder      string
 }
 
 // Hook returns the hook for Loop.Hook.
 func (o EarlyStop) Hook() Hook {
-	common := o
-	common.RestoreBest, common.Folder = false, ""
 	e := &earlyStop{EarlyStop: o, monitor: monitor{metric: o.Metric, mode: o.Mode, patience: o.Patience,
 		minDelta: o.MinDelta}}
 	return Hook{
 		Name: "early_stop(" + o.Metric + ")",
-		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, End: e.end, metric: e.finder("EarlyStop"),
-		// The first rank saves the model, so only that rank restores its best weights.
-		follow:   func() { e.RestoreBest = false },
-		settings: common, files: func() string { return e.saved }, loadFiles: e.loadFiles,
+		Load: e.load, Save: e.save, Start: e.start, Epoch: e.epoch, metric: e.finder("EarlyStop"),
+		settings: o,
 	}
 }
 
 type earlyStop struct {
 	EarlyStop
 	monitor
-	disk files.Disk
-	// work is the folder for best states; empty before the first one. remove removes the folder.
-	work   string
-	remove func() error
-
-	wait      int
-	bestEpoch int
-	stopped   int
-	// saved is the folder of the best state; empty if there is none.
-	saved string
-	// failed is the error of saving a state, for which this hook stopped the run.
-	failed error
+	wait, stopped int
 }
 
 type earlyStopState struct {
 	Best *number `json:"best,omitempty"`
-	// BestEpoch is the epoch of the saved state, or 0.
-	BestEpoch int `json:"best_epoch"`
-	Wait      int `json:"wait"`
+	Wait int     `json:"wait"`
 	// Stopped is the epoch after which the hook stopped the run, or 0.
 	Stopped int `json:"stopped"`
 }
 
 func (e *earlyStop) load(state json.RawMessage) error {
 	e.reset()
-	e.wait, e.bestEpoch, e.stopped, e.saved, e.work, e.failed = 0, 0, 0, "", "", nil
+	e.wait, e.stopped = 0, 0
 	if state == nil {
 		return nil
 	}
@@ -201,62 +174,17 @@ func (e *earlyStop) load(state json.RawMessage) error {
 		return fmt.Errorf("reading its state: %w", err)
 	}
 	e.setState(loaded.Best)
-	e.bestEpoch, e.wait, e.stopped = loaded.BestEpoch, loaded.Wait, loaded.Stopped
+	e.wait, e.stopped = loaded.Wait, loaded.Stopped
 	return nil
-}
-
-func (e *earlyStop) loadFiles(dir string) error {
-	if !e.RestoreBest || e.bestEpoch == 0 || files.IsMissing(dir) {
-		return nil
-	}
-	saved, err := e.place(e.bestEpoch)
-	if err == nil {
-		err = e.disk.CopyFiles(dir, saved)
-	}
-	if err != nil {
-		return notSaved(err)
-	}
-	e.saved = saved
-	return nil
-}
-
-// place returns a new folder for the best state of an epoch.
-func (e *earlyStop) place(epoch int) (dir string, err error) {
-	if e.work == "" && e.Folder == "" {
-		e.work, e.remove, err = files.Scratch("steadyfit-best-")
-	} else if e.work == "" {
-		work := filepath.Join(e.Folder, ".best-"+url.PathEscape(e.metric))
-		e.remove = func() error { return e.disk.Remove(work) }
-		// A killed process may have left files. No other run uses them, because the Checkpoint
-		// hook or Loop.Resume locks the folder.
-		err = e.remove()
-		e.work = work
-	}
-	if err != nil {
-		return "", err
-	}
-	dir = filepath.Join(e.work, strconv.Itoa(epoch))
-	return dir, e.disk.MakeDir(dir)
-}
-
-func notSaved(err error) error {
-	return fmt.Errorf("saving the best state: %w; %s", err, files.Remedy(err, ""))
 }
 
 func (e *earlyStop) save() (json.RawMessage, error) {
-	return json.Marshal(earlyStopState{Best: e.state(), BestEpoch: e.bestEpoch, Wait: e.wait, Stopped: e.stopped})
+	return json.Marshal(earlyStopState{Best: e.state(), Wait: e.wait, Stopped: e.stopped})
 }
 
 func (e *earlyStop) start(_ context.Context, s *State) error {
 	if err := e.monitor.check("EarlyStop", s); err != nil {
 		return err
-	}
-	if e.RestoreBest && e.known && e.saved == "" {
-		return &option.Error{
-			Option: "RestoreBest", Reason: "the checkpoint does not have the weights of the best epoch, since it was written " +
-				"without this option",
-			Fix: "leave it out, or start a new training",
-		}
 	}
 	if e.stopped > 0 {
 		if e.wait >= e.patience {
@@ -272,13 +200,10 @@ func (e *earlyStop) reason() string {
 	return fmt.Sprintf("early stop after epoch %d: %s has not improved for %d epochs", e.stopped, e.metric, e.wait)
 }
 
-func (e *earlyStop) epoch(ctx context.Context, s *State) error {
+func (e *earlyStop) epoch(_ context.Context, s *State) error {
 	value, ok := s.Record.Metrics.Get(e.metric)
 	if !ok || s.Epoch <= e.StartFrom {
 		return nil
-	}
-	if e.RestoreBest && (e.saved == "" || e.improves(value)) {
-		e.saveBest(ctx, s)
 	}
 	e.wait++
 	if e.improves(value) {
@@ -293,52 +218,6 @@ func (e *earlyStop) epoch(ctx context.Context, s *State) error {
 		s.Finish(e.reason())
 	}
 	return nil
-}
-
-// saveBest saves the state of the session as the best one. It returns no error, because an error would end
-// the run without a checkpoint of the epoch.
-func (e *earlyStop) saveBest(ctx context.Context, s *State) {
-	dir, err := e.place(s.Epoch)
-	if err == nil {
-		err = e.disk.Change("save", dir, func() error {
-			return s.Session.Save(context.WithoutCancel(ctx), filepath.Join(dir, checkpoint.Variables))
-		})
-	}
-	if err != nil {
-		e.failed = err
-		s.Stop("the best state could not be written")
-		return
-	}
-	before := e.saved
-	e.saved, e.bestEpoch = dir, s.Epoch
-	if before != "" {
-		s.AwaitCheckpoint()
-		_ = e.disk.Remove(before) // after an error, end removes it with the folder of all states
-	}
-}
-
-func (e *earlyStop) end(ctx context.Context, s *State) error {
-	var err error
-	switch {
-	case e.failed != nil:
-		err = notSaved(e.failed)
-	case e.saved != "" && s.Err == nil:
-		if err = s.Session.Restore(ctx, filepath.Join(e.saved, checkpoint.Variables)); err != nil {
-			err = fmt.Errorf("restoring the best state, of epoch %d: %w", e.bestEpoch, err)
-			break
-		}
-		s.History.Restored = e.bestEpoch
-		best := Metric{e.metric, math.NaN()}
-		if e.known {
-			best.Value = e.best
-		}
-		s.Log.Info(fmt.Sprintf("restored the weights of epoch %d (%s %s)", e.bestEpoch, best.Name, best.text()))
-	}
-	if e.work != "" {
-		err = join(err, e.remove())
-		e.work = ""
-	}
-	return err
 }
 
 // ReduceOnPlateau multiplies the learning rate by Factor when a metric, such as "val_loss", no

@@ -6,11 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,50 +28,34 @@ func scripted(losses []float64) *linear {
 
 // The expected epochs are those of EarlyStopping in Keras 3.15 for the same values.
 func TestEarlyStopDecidesAsKeras(t *testing.T) {
-	const none = 0
 	for _, c := range []struct {
-		losses   []float64
-		stop     EarlyStop
-		epochs   int
-		stops    bool
-		restored int // the epoch whose state the session has in the end
+		losses []float64
+		stop   EarlyStop
+		epochs int
+		stops  bool
 	}{
-		{[]float64{5, 4, 3, 2, 1}, EarlyStop{}, 5, false, none},
-		{[]float64{5, 4, 4, 3, 2}, EarlyStop{}, 3, true, none},
-		{[]float64{5, 4, 4, 3, 2}, EarlyStop{Patience: 1}, 3, true, none},
-		{[]float64{5, 4, 4, 3, 2}, EarlyStop{Patience: 2}, 5, false, none},
-		{[]float64{5, 4, 6, 6, 3, 7, 7, 7}, EarlyStop{Patience: 2}, 4, true, none},
-		{[]float64{5, 4, 6, 6, 3, 7, 7, 7}, EarlyStop{Patience: 3}, 8, true, none},
-		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, EarlyStop{MinDelta: 0.25, Patience: 2}, 3, true, none},
-		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, EarlyStop{MinDelta: 0.15, Patience: 2}, 6, false, none},
-		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, EarlyStop{MinDelta: -0.25, Patience: 2}, 3, true, none},
-		{[]float64{1, 2, 3, 3, 3, 3}, EarlyStop{Mode: "max", Patience: 2}, 5, true, none},
-		{[]float64{3, 2, 1, 1, 1, 1}, EarlyStop{Mode: "max", Patience: 2}, 3, true, none},
-		{[]float64{5, 4, 3, 2, 1, 0.5}, EarlyStop{Baseline: new(2.5), Patience: 2}, 6, false, none},
-		{[]float64{5, 4, 3, 2, 1, 0.5}, EarlyStop{Baseline: new(2.5), Patience: 4}, 6, false, none},
-		{[]float64{5, 4, 3, 3, 3}, EarlyStop{Baseline: new(float64(10)), Patience: 1}, 4, true, none},
-		{[]float64{5, 6, 7, 8, 9}, EarlyStop{Baseline: new(float64(1)), Patience: 3}, 3, true, none},
-		{[]float64{1, 2, 3, 2.5, 2.6, 2.7}, EarlyStop{StartFrom: 2, Patience: 2}, 6, true, none},
-		{[]float64{1, 2, 3, 4}, EarlyStop{StartFrom: 10}, 4, false, none},
-		{[]float64{5, 4, 6, 7, 8}, EarlyStop{RestoreBest: true, Folder: "x", Patience: 2}, 4, true, 2},
-		{[]float64{5, 4, 6, 3, 4, 4.5}, EarlyStop{RestoreBest: true, Folder: "x", Patience: 3}, 6, false, 4},
-		{[]float64{5, 6, 7, 8, 9}, EarlyStop{RestoreBest: true, Folder: "x", Baseline: new(float64(1)), Patience: 3}, 3, true,
-			1},
-		{[]float64{5, 4, 3, 6, 7}, EarlyStop{RestoreBest: true, Folder: "x", Baseline: new(float64(1)), Patience: 9}, 5,
-			false, 3},
-		{[]float64{1, 2, 5, 4, 6}, EarlyStop{RestoreBest: true, Folder: "x", StartFrom: 2, Patience: 3}, 5, false, 4},
+		{[]float64{5, 4, 3, 2, 1}, EarlyStop{}, 5, false},
+		{[]float64{5, 4, 4, 3, 2}, EarlyStop{}, 3, true},
+		{[]float64{5, 4, 4, 3, 2}, EarlyStop{Patience: 1}, 3, true},
+		{[]float64{5, 4, 4, 3, 2}, EarlyStop{Patience: 2}, 5, false},
+		{[]float64{5, 4, 6, 6, 3, 7, 7, 7}, EarlyStop{Patience: 2}, 4, true},
+		{[]float64{5, 4, 6, 6, 3, 7, 7, 7}, EarlyStop{Patience: 3}, 8, true},
+		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, EarlyStop{MinDelta: 0.25, Patience: 2}, 3, true},
+		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, EarlyStop{MinDelta: 0.15, Patience: 2}, 6, false},
+		{[]float64{5, 4.9, 4.8, 4.7, 4.6, 4.5}, EarlyStop{MinDelta: -0.25, Patience: 2}, 3, true},
+		{[]float64{1, 2, 3, 3, 3, 3}, EarlyStop{Mode: "max", Patience: 2}, 5, true},
+		{[]float64{3, 2, 1, 1, 1, 1}, EarlyStop{Mode: "max", Patience: 2}, 3, true},
+		{[]float64{5, 4, 3, 2, 1, 0.5}, EarlyStop{Baseline: new(2.5), Patience: 2}, 6, false},
+		{[]float64{5, 4, 3, 2, 1, 0.5}, EarlyStop{Baseline: new(2.5), Patience: 4}, 6, false},
+		{[]float64{5, 4, 3, 3, 3}, EarlyStop{Baseline: new(float64(10)), Patience: 1}, 4, true},
+		{[]float64{5, 6, 7, 8, 9}, EarlyStop{Baseline: new(float64(1)), Patience: 3}, 3, true},
+		{[]float64{1, 2, 3, 2.5, 2.6, 2.7}, EarlyStop{StartFrom: 2, Patience: 2}, 6, true},
+		{[]float64{1, 2, 3, 4}, EarlyStop{StartFrom: 10}, 4, false},
 	} {
 		t.Run(fmt.Sprint(c.losses), func(t *testing.T) {
-			t.Chdir(tempDir(t))
-			l := scripted(c.losses)
-			var log strings.Builder
-			loop := Loop{Session: l, Batch: 4, Epochs: len(c.losses), Log: slog.New(slog.NewTextHandler(&log, nil))}
-			var states [][2][3]uint64
+			loop := Loop{Session: scripted(c.losses), Batch: 4, Epochs: len(c.losses)}
 			c.stop.Metric = "loss"
-			loop.Hook(c.stop.Hook(), Hook{Name: "remember", Epoch: func(context.Context, *State) error {
-				states = append(states, l.state())
-				return nil
-			}})
+			loop.Hook(c.stop.Hook())
 			h, err := loop.Run(t.Context(), samples(t, 4))
 			require.NoError(t, err)
 			require.Len(t, h.Records, c.epochs)
@@ -83,15 +63,6 @@ func TestEarlyStopDecidesAsKeras(t *testing.T) {
 			if c.stops {
 				require.Contains(t, h.Stopped, fmt.Sprintf("early stop after epoch %d: loss has not improved", c.epochs))
 			}
-			want := c.epochs
-			if c.restored == none {
-				require.Empty(t, log.String())
-			} else {
-				want = c.restored
-				require.Contains(t, log.String(), fmt.Sprintf(`level=INFO msg="restored the weights of epoch %d (loss %s)"`, want, formatValue(c.losses[want-1])))
-				require.Empty(t, names(t, "x"), "the kept state is removed")
-			}
-			require.Equal(t, states[want-1], l.state(), "the state in the end is that of epoch %d", want)
 		})
 	}
 }
@@ -198,84 +169,52 @@ func TestMonitorsPassOverEpochsWithoutTheirMetric(t *testing.T) {
 	require.Equal(t, []string{"learning_rate"}, h.Records[3].Events)
 }
 
-// unsaved returns a session whose calls of Save with these numbers fail. The first call has the number 1.
-func unsaved(losses []float64, fails ...int) *linear {
-	l := scripted(losses)
-	saves := 0
-	l.onSave = func(string) error {
-		if saves++; slices.Contains(fails, saves) {
-			return syscall.ENOSPC
+// The weights of the best checkpoint are restored under the lock of the folder, also by a run that resumes.
+func TestBestWeightsAreRestored(t *testing.T) {
+	losses := []float64{9, 5, 2, 4, 6, 6, 7}
+	for _, c := range []struct {
+		checkpoint Checkpoint
+		epochs     []int // of each run
+		best       int
+	}{
+		{Checkpoint{}, []int{7}, 3},
+		{Checkpoint{Keep: 1, EveryEpochs: 100}, []int{7}, 3},
+		{Checkpoint{}, []int{4, 7, 7}, 3},
+		{Checkpoint{BestMode: "max"}, []int{7}, 1},
+	} {
+		dir := tempDir(t)
+		c.checkpoint.Folder, c.checkpoint.Best, c.checkpoint.RestoreBest = dir, "loss", true
+		var states [][2][3]uint64
+		for run, epochs := range c.epochs {
+			var log strings.Builder
+			l := &lockLooker{linear: scripted(losses), dir: dir}
+			loop := Loop{Session: l, Batch: 4, Epochs: epochs, Log: slog.New(slog.NewTextHandler(&log, nil))}
+			if run > 0 {
+				loop.Resume = dir
+			}
+			loop.Hook(c.checkpoint.Hook(), Hook{Name: "states", Epoch: func(context.Context, *State) error {
+				states = append(states, l.state())
+				return nil
+			}})
+			h, err := loop.Run(t.Context(), samples(t, 4))
+			require.NoError(t, err)
+			require.Equal(t, states[c.best-1], l.state())
+			require.Equal(t, c.best, h.Restored)
+			require.Equal(t, h.Records[c.best-1], h.Final())
+			require.ErrorIs(t, l.found[len(l.found)-1], checkpoint.ErrLocked)
+			require.Contains(t, log.String(), fmt.Sprintf(`level=INFO msg="restored the weights of epoch %d (loss %s)"`, c.best,
+				formatValue(losses[c.best-1])))
 		}
-		return nil
-	}
-	return l
-}
-
-// Without a folder, the best state is in a temporary folder, which the run removes.
-func TestBestStateInATemporaryFolder(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("TMPDIR", dir)
-	losses := []float64{9, 5, 2, 4, 6, 6}
-	l := scripted(losses)
-	var states [][2][3]uint64
-	loop := Loop{Session: l, Batch: 4, Epochs: len(losses)}
-	loop.Hook(
-		EarlyStop{Metric: "loss", Patience: 2, RestoreBest: true}.Hook(),
-		Hook{Name: "states", Epoch: func(context.Context, *State) error { states = append(states, l.state()); return nil }},
-	)
-	for range 2 {
-		states = nil
-		h, err := loop.Run(t.Context(), samples(t, 4))
-		require.NoError(t, err)
-		require.True(t, h.Done)
-		require.Equal(t, states[2], l.state(), "the third epoch is the best")
-		require.Equal(t, 3, h.Restored)
-		require.Equal(t, h.Records[2], h.Final())
-		require.Equal(t, h.Records[4], h.Last())
-		left, err := os.ReadDir(dir)
-		require.NoError(t, err)
-		require.Empty(t, left)
-		*l = *scripted(losses)
+		require.Len(t, states, 7)
+		requireSound(t, dir)
 	}
 }
 
-// If the best state cannot be written, the run ends after the epoch with a checkpoint.
-func TestBestStateThatCannotBeWrittenStops(t *testing.T) {
-	losses := []float64{9, 5, 2, 4, 6, 6, 6}
-	whole := scripted(losses)
-	run := func(l *linear, dir string, resume bool) (*History, error) {
-		loop := Loop{Session: l, Batch: 4, Epochs: len(losses)}
-		if resume {
-			loop.Resume = dir
-		}
-		loop.Hook(EarlyStop{Metric: "loss", Patience: 3, RestoreBest: true, Folder: dir}.Hook(),
-			Checkpoint{Folder: dir, EveryEpochs: 100}.Hook())
-		return loop.Run(t.Context(), samples(t, 4))
-	}
-	_, err := run(whole, tempDir(t), false)
-	require.NoError(t, err)
-
-	dir := tempDir(t)
-	h, err := run(unsaved(losses, 3), dir, false)
-	require.ErrorIs(t, err, syscall.ENOSPC)
-	require.ErrorContains(t, err, "early_stop(loss) at end: saving the best state")
-	require.ErrorContains(t, err, "free some space")
-	require.False(t, h.Done)
-	require.Len(t, h.Records, 3)
-	require.Equal(t, filepath.Join(dir, "ckpt-3"), h.Checkpoint)
-	requireSound(t, dir)
-}
-
-// The folder stays locked until the best state was restored and removed.
-func TestBestStateIsRestoredUnderTheLock(t *testing.T) {
-	dir := tempDir(t)
-	l := &lockLooker{linear: newLinear(), dir: dir}
-	loop := Loop{Session: l, Batch: 4, Epochs: 3}
-	loop.Hook(EarlyStop{Metric: "loss", RestoreBest: true, Folder: dir}.Hook(), Checkpoint{Folder: dir}.Hook())
+func TestBestWeightsNeedAMetric(t *testing.T) {
+	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
+	loop.Hook(Checkpoint{Folder: tempDir(t), RestoreBest: true}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 4))
-	require.NoError(t, err)
-	require.Len(t, l.found, 1)
-	require.ErrorIs(t, l.found[0], checkpoint.ErrLocked)
+	require.ErrorContains(t, err, "RestoreBest: no metric says which checkpoint is best")
 }
 
 // lockLooker is a session that tries to lock the folder when the session is restored.
@@ -289,48 +228,4 @@ func (l *lockLooker) Restore(ctx context.Context, path string) error {
 	lock, err := checkpoint.Acquire(l.dir, slog.New(slog.DiscardHandler))
 	l.found = append(l.found, err)
 	return errors.Join(l.linear.Restore(ctx, path), lock.Release())
-}
-
-// The next run removes the best states of a killed process. A run that cannot lock the folder
-// leaves them.
-func TestBestStatesOfAnotherProcess(t *testing.T) {
-	dir := tempDir(t)
-	left := filepath.Join(dir, ".best-loss", "7")
-	run := func(resume string, hooks ...Hook) error {
-		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: resume}
-		loop.Hook(append(hooks, EarlyStop{Metric: "loss", RestoreBest: true, Folder: dir}.Hook(),
-			Checkpoint{Folder: dir}.Hook())...)
-		_, err := loop.Run(t.Context(), samples(t, 4))
-		return err
-	}
-	require.NoError(t, os.MkdirAll(left, 0o777))
-	lock, err := checkpoint.Acquire(dir, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	for _, resume := range []string{"", dir} {
-		require.ErrorIs(t, run(resume), checkpoint.ErrLocked)
-		require.DirExists(t, left)
-	}
-	require.NoError(t, lock.Release())
-
-	require.NoError(t, run(dir, Hook{Name: "look", Epoch: func(context.Context, *State) error {
-		require.NoDirExists(t, left)
-		return nil
-	}, Priority: priorityReport}))
-	requireSound(t, dir)
-}
-
-// A run cannot restore a best state that its checkpoint does not have.
-func TestBestStateThatACheckpointLacks(t *testing.T) {
-	dir := tempDir(t)
-	run := func(epochs int, restore bool, resume string) error {
-		loop := Loop{Session: scripted([]float64{5, 2, 4, 4, 3, 4}), Batch: 4, Epochs: epochs, Resume: resume}
-		loop.Hook(EarlyStop{Metric: "loss", Patience: 9, RestoreBest: restore, Folder: dir}.Hook(),
-			Checkpoint{Folder: dir}.Hook())
-		_, err := loop.Run(t.Context(), samples(t, 4))
-		return err
-	}
-	require.NoError(t, run(3, false, ""))
-	err := run(6, true, dir)
-	require.ErrorAs(t, err, new(*option.Error))
-	require.ErrorContains(t, err, "RestoreBest: the checkpoint does not have the weights of the best epoch")
 }

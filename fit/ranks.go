@@ -32,13 +32,7 @@ func (r *run) follows() bool { return r.rank > 0 }
 
 // followers returns the hooks that a rank other than the first calls.
 func followers(hooks []Hook) []Hook {
-	hooks = slices.DeleteFunc(slices.Clone(hooks), func(h Hook) bool { return h.local })
-	for _, h := range hooks {
-		if h.follow != nil {
-			h.follow()
-		}
-	}
-	return hooks
+	return slices.DeleteFunc(slices.Clone(hooks), func(h Hook) bool { return h.local })
 }
 
 // settings returns the options that decide which steps a rank runs, apart from those that identify

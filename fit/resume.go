@@ -46,12 +46,7 @@ func (r *run) resume(ctx context.Context, dir string) (err error) {
 		if h.Load == nil {
 			continue
 		}
-		saved, ok := state.Hooks[h.Name]
-		err := h.Load(saved)
-		if err == nil && ok && h.loadFiles != nil {
-			err = h.loadFiles(filepath.Join(from.Path, hookDir(h.Name)))
-		}
-		if err != nil {
+		if err := h.Load(state.Hooks[h.Name]); err != nil {
 			return &HookError{Hook: h.Name, Phase: "load", Err: err}
 		}
 	}

@@ -116,7 +116,7 @@ func TestWeightsAreFinalized(t *testing.T) {
 
 	best := &counting{linear: newLinear()}
 	loop = Loop{Session: best, Batch: 4, Epochs: 2}
-	loop.Hook(EarlyStop{Metric: "loss", RestoreBest: true, Folder: tempDir(t)}.Hook())
+	loop.Hook(Checkpoint{Folder: tempDir(t), Best: "loss", RestoreBest: true}.Hook())
 	_, err = loop.Run(t.Context(), samples(t, 10))
 	require.NoError(t, err)
 	require.Zero(t, best.finalized)

@@ -158,8 +158,9 @@ type Checkpoints struct {
 	// Keep is the number of newest checkpoints to keep; 0 means 3, and a negative number keeps all.
 	Keep int
 	// Best is a metric whose best checkpoint is also kept. Empty means val_loss, if there is a
-	// validation.
-	Best string
+	// validation. BestMode and RestoreBest are fields of fit.Checkpoint.
+	Best, BestMode string
+	RestoreBest    bool
 }
 
 // Budget limits the memory of a training; a Limit of 0 means none.
@@ -275,6 +276,8 @@ func (c *Config) checkFolders() error {
 	switch {
 	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "":
 		return refuse("Checkpoints.Best", nil, "needs {Config.Checkpoints}, the folder for the best one")
+	case c.Checkpoints.RestoreBest && c.Checkpoints.Folder == "":
+		return refuse("RestoreBest", nil, "needs {Config.Checkpoints}, the folder for the best one")
 	case c.OutVersion != "" && c.Out != "":
 		return refuse("Config.OutVersion", c.OutVersion,
 			"{Config.Out} names another folder for the trained model; leave one of them out")

@@ -85,6 +85,7 @@ func (t *training) arrangeCheckpoints() {
 	}
 	t.Loop.Hook(fit.Checkpoint{
 		Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: c.Keep, Best: c.Best,
+		BestMode: c.BestMode, RestoreBest: c.RestoreBest,
 		Foreground: t.Budget.ofProcess(), // a copy of the variables would count
 	}.Hook())
 }

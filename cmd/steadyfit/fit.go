@@ -187,12 +187,11 @@ func (s *settings) combineHooks() error {
 		}
 		s.Loop.Hook(fit.HistoryFile(s.history))
 	}
-	switch {
-	case s.earlyStop.Metric != "":
-		s.earlyStop.RestoreBest, s.earlyStop.Folder = s.restoreBest, s.Checkpoints.Folder
+	if s.earlyStop.Metric != "" {
 		s.Loop.Hook(s.earlyStop.Hook())
-	case s.restoreBest:
-		return usagef("--restore-best needs --early-stop, whose metric says what is best")
+		if s.Checkpoints.RestoreBest && s.Checkpoints.Best == "" {
+			s.Checkpoints.Best, s.Checkpoints.BestMode = s.earlyStop.Metric, s.earlyStop.Mode
+		}
 	}
 	if s.reduceRate.Metric == "" {
 		return nil

@@ -29,11 +29,10 @@ type settings struct {
 	json, strict bool
 
 	// Flags of fit that combine sets in the Config.
-	history     string
-	earlyStop   fit.EarlyStop
-	reduceRate  fit.ReduceOnPlateau
-	restoreBest bool
-	keep        int
+	history    string
+	earlyStop  fit.EarlyStop
+	reduceRate fit.ReduceOnPlateau
+	keep       int
 
 	// Flags of fit that combineCluster sets in the Config; ranks is a flag of launch.
 	cluster cluster.Cluster
@@ -190,8 +189,8 @@ func (s *settings) trainingFlags() []flag {
 			"ReduceOnPlateau", newParsed(&s.reduceRate, "rule", parseReduceRate)},
 		{"early-stop", "fit", "METRIC:PATIENCE[:min|max][:MINDELTA]: stop without progress, as in val_loss:3", "EarlyStop",
 			newParsed(&s.earlyStop, "rule", parseEarlyStop)},
-		{"restore-best", "fit", "restore the best weights, by the metric of --early-stop, at the end", "RestoreBest",
-			&s.restoreBest},
+		{"restore-best", "fit", "restore the weights of the best checkpoint at the end", "RestoreBest",
+			&s.Checkpoints.RestoreBest},
 		{"class-weight", "fit", "loss weights of classes, as in 0=1,1=5; other classes have 1", "Config.ClassWeights",
 			newValue("CLASS=WEIGHT,...", "", pairs("CLASS=WEIGHT with a number as the weight", &s.ClassWeights, nil))},
 		{"validation-every", "fit", "interval of validation, in epochs", "Loop.ValidationEvery",

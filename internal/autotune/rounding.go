@@ -10,8 +10,8 @@ import (
 
 // Rounding has the options of a session that change how train steps round. The zero value is for steps
 // that run one by one, as exported, with TensorFlow's defaults. Two sessions with equal Rounding give the
-// same results bit for bit, unless Device.XLA or Device.Precision differs. Measured with TensorFlow 2.21 on 2 cores: other
-// options, such as the number of inter-op threads, do not change results.
+// same results bit for bit, unless Device.XLA or Device.Precision differs. Measured with TensorFlow 2.21 on 2
+// cores: other options, such as the number of inter-op threads, do not change results.
 type Rounding struct {
 	Compiled bool
 	// Loop reports several steps per execution in the single-threaded executor with oneDNN.

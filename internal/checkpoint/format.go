@@ -1,7 +1,7 @@
 // Package checkpoint reads and writes the checkpoints of a training.
 //
 // A checkpoint is a folder ckpt-<step> with the files of the model (variables.*), the history
-// (history.jsonl), the files of hooks, and state.json. state.json has the position of the training, and the
+// (history.jsonl), and state.json. state.json has the position of the training, and the
 // sizes and checksums of all other files. A checkpoint is written under a temporary name, synced file by
 // file, and renamed. Older checkpoints are removed only then, so a crash of the process or the machine
 // never leaves fewer good checkpoints than before.

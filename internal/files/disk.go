@@ -91,28 +91,6 @@ func (d Disk) Probe(dir string) error {
 	return d.Change("write", dir, func() error { return Cause(Writable(dir, 0)) })
 }
 
-// CopyFiles copies the files of a folder. It makes hard links where it can, so the files must
-// not be changed later.
-func (d Disk) CopyFiles(from, to string) error {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return fmt.Errorf("copy: %w", err)
-	}
-	for _, e := range entries {
-		source, target := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
-		err := d.Change("copy", target, func() error {
-			if os.Link(source, target) == nil {
-				return nil
-			}
-			return CopyFile(source, target)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // IsMissing reports whether a path does not exist.
 func IsMissing(path string) bool {
 	_, err := os.Lstat(path)
