@@ -14,10 +14,8 @@ import (
 
 const maxBatch = math.MaxInt32
 
-func (l *Loop) check(ds data.Dataset) error {
-	if ds == nil {
-		return &option.Error{Option: "dataset", Reason: "missing", Fix: "give Run a dataset"}
-	}
+// CheckOptions returns the errors of Run about numbers in l.
+func (l *Loop) CheckOptions() error {
 	for _, o := range []struct {
 		name       string
 		value, min int
@@ -40,6 +38,20 @@ func (l *Loop) check(ds data.Dataset) error {
 			Reason: fmt.Sprintf("nothing is left to train with %d epochs", l.Epochs),
 			Fix:    "raise {Loop.Epochs}, which counts from the beginning of training"}
 	}
+	if most := math.MaxInt64 / int64(l.Epochs); int64(l.StepsPerEpoch) > most {
+		return &option.Error{Option: "Loop.StepsPerEpoch", Value: l.StepsPerEpoch,
+			Reason: fmt.Sprintf("expected at most %d with %d epochs", most, l.Epochs)}
+	}
+	return nil
+}
+
+func (l *Loop) check(ds data.Dataset) error {
+	if ds == nil {
+		return &option.Error{Option: "dataset", Reason: "missing", Fix: "give Run a dataset"}
+	}
+	if err := l.CheckOptions(); err != nil {
+		return err
+	}
 	n := ds.Len()
 	if n < 1 {
 		return &option.Error{Option: "dataset", Reason: ds.Name() + " has no samples",
@@ -49,10 +61,6 @@ func (l *Loop) check(ds data.Dataset) error {
 		return &option.Error{Option: "Loop.DropRemainder",
 			Reason: fmt.Sprintf("%s has %d samples, less than one batch of %d, so no batch remains", ds.Name(), n, l.Batch),
 			Fix:    "lower {Loop.Batch}, or keep the remainder"}
-	}
-	if most := math.MaxInt64 / int64(l.Epochs); int64(l.StepsPerEpoch) > most {
-		return &option.Error{Option: "Loop.StepsPerEpoch", Value: l.StepsPerEpoch,
-			Reason: fmt.Sprintf("expected at most %d with %d epochs", most, l.Epochs)}
 	}
 	return nil
 }

@@ -210,33 +210,14 @@ type Result struct {
 	OutAdapter string
 }
 
-func (c *Config) checkRanges() error {
-	for _, n := range []struct {
-		option          string
-		value, min, max int
-	}{
-		{"Loop.Epochs", c.Loop.Epochs, 1, math.MaxInt}, {"Loop.Batch", c.Loop.Batch, 1, math.MaxInt32},
-		{"Loop.StepsPerEpoch", c.Loop.StepsPerEpoch, 0, math.MaxInt},
-		{"Loop.InitialEpoch", c.Loop.InitialEpoch, 0, c.Loop.Epochs - 1},
-		{"Loop.ValidationEvery", c.Loop.ValidationEvery, 0, math.MaxInt},
-		{"Config.Prefetch", c.Prefetch, -1, contract.MaxAhead},
-	} {
-		if n.value < n.min {
-			return refuse(n.option, n.value, "expected at least %d", n.min)
-		}
-		if n.value > n.max {
-			return refuse(n.option, n.value, "expected at most %d", n.max)
-		}
-	}
-	return nil
-}
-
 // check returns an error for options that cannot work. It opens nothing.
 func (c *Config) check() error {
-	if err := c.checkRanges(); err != nil {
+	if err := c.Loop.CheckOptions(); err != nil {
 		return err
 	}
 	switch {
+	case c.Prefetch < -1 || c.Prefetch > contract.MaxAhead:
+		return refuse("Config.Prefetch", c.Prefetch, "expected -1 to %d", contract.MaxAhead)
 	case c.Seed > math.MaxInt64:
 		return refuse("Config.Seed", c.Seed, "expected at most %d", int64(math.MaxInt64))
 	case c.ValidationFraction != 0 && !(c.ValidationFraction > 0 && c.ValidationFraction < 1):
