@@ -52,8 +52,7 @@ func openArrow(r io.ReaderAt, size int64, l *limit) (rows *typedRows, err error)
 	return rows, err
 }
 
-// arrowMessages returns the messages of a file or a stream. A file is a stream between a magic and a
-// footer.
+// arrowMessages returns the messages of a file or a stream. A file is a stream between a magic and a footer.
 func arrowMessages(r io.ReaderAt, size int64) (*io.SectionReader, error) {
 	var head, end [8]byte
 	if size < int64(len(head)) {

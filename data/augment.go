@@ -9,17 +9,15 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Augmentation configures the random changes that InMemory.Augment makes to images. The zero
-// value makes none.
+// Augmentation configures the random changes that InMemory.Augment makes to images. The zero value makes none.
 type Augmentation struct {
 	// Flip mirrors half of the images left to right.
 	Flip bool
 	// Crop shifts the image by at most this many pixels in each direction, which equals padding
 	// it by Crop pixels and cropping at random. Pixels beyond an edge mirror the image.
 	Crop int
-	// Jitter, from 0 to 1, multiplies brightness, contrast and, for colour images, saturation by random
-	// factors between 1-Jitter and 1+Jitter. The results for uint8 fields and for decoded images are
-	// clamped to 0 to 255.
+	// Jitter, from 0 to 1, multiplies brightness, contrast and, for colour images, saturation by random factors between
+	// 1-Jitter and 1+Jitter. The results for uint8 fields and for decoded images are clamped to 0 to 255.
 	Jitter float64
 	// Seed seeds the random numbers. The changes depend only on Seed, the row and the epoch.
 	Seed uint64
@@ -135,15 +133,11 @@ func augment[T uint8 | float32](m *InMemory, c column, name string, p picture, a
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		_, at, _ := m.editable(c.name) // which mapField has found
+		m.columns[at].pixels = c.pixels
 	}
-	for i := range m.columns {
-		if m.columns[i].name == c.name {
-			m.columns[i].pixels = c.pixels
-		}
-	}
-	return m, nil
+	return m, err
 }
 
 type picture struct{ height, width, channels int }

@@ -12,9 +12,8 @@ import (
 //go:embed builtin/*.npz
 var builtins embed.FS
 
-// Builtin returns the training and test parts of a dataset embedded in this module. The name
-// "digits" has 8x8 images of handwritten digits: x is uint8 [64] from 0 to 16, and y is the digit
-// as int64. An unknown name is fs.ErrNotExist.
+// Builtin returns the training and test parts of a dataset embedded in this module. The name "digits" has 8x8 images of
+// handwritten digits: x is uint8 [64] from 0 to 16, and y is the digit as int64. An unknown name is fs.ErrNotExist.
 func Builtin(name string) (train, test *InMemory, err error) {
 	if train, err = openBuiltin(name, "train", nil); err != nil {
 		return nil, nil, err

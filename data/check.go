@@ -152,8 +152,7 @@ func (w Values) wrong(v vector, at int) RowError {
 func (w Values) walk(ds Dataset, fields []string) error {
 	m, located := inMemory(ds)
 	if located {
-		// Selecting the fields avoids copying other fields. The view is in file order, so that a
-		// position identifies a row.
+		// Selecting the fields avoids copying other fields. The view is in file order, so that a position identifies a row.
 		narrow, err := m.selected(fields...)
 		if err != nil {
 			return err
@@ -178,9 +177,11 @@ func (w Values) walk(ds Dataset, fields []string) error {
 			width := v.len() / b.Size
 			for at := w.find(v, 0); at >= 0; at = w.find(v, (at/width+1)*width) {
 				bad := w.wrong(v, at)
-				bad.Found = string(appendText(nil, v, at))
+				bad.Found = textOf(v, at)
 				bad.File, bad.Unit, bad.Row = ds.Name(), "sample", seen+at/width
-				bad.Column = name + elementIndex(at%width, a.Shape[1:])
+				if bad.Column = name; len(a.Shape) > 1 {
+					bad.Column += "[" + strings.Join(indexes(at%width, a.Shape[1:]), ",") + "]"
+				}
 				if located {
 					m.locate(&bad, name, at%width)
 				}
@@ -242,14 +243,6 @@ func (m *InMemory) locate(e *RowError, field string, element int) {
 	}
 }
 
-// elementIndex returns the index of an element in a sample, such as "[1,2]"; "" for a scalar.
-func elementIndex(at int, shape []int) string {
-	if len(shape) == 0 {
-		return ""
-	}
-	return "[" + strings.Join(indexes(at, shape), ",") + "]"
-}
-
 func indexes(at int, shape []int) []string {
 	index := make([]string, len(shape))
 	for d, size := range slices.Backward(shape) {
@@ -259,10 +252,9 @@ func indexes(at int, shape []int) []string {
 	return index
 }
 
-// CheckImages decodes each image of a dataset, and reads each file of a folder of texts, once, with the
-// dataset's workers. It returns the errors of the first ten images or texts that cannot be used, in
-// file order. A dataset without images and without such texts passes. CheckImages stops when ctx is
-// done.
+// CheckImages decodes each image of a dataset, and reads each file of a folder of texts, once, with the dataset's
+// workers. It returns the errors of the first ten images or texts that cannot be used, in file order. A dataset without
+// images and without such texts passes. CheckImages stops when ctx is done.
 func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
 		return fmt.Errorf("checking images: the context is nil; pass a context such as context.Background(): %w", errOption)

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,10 +26,14 @@ func (o *CSVOptions) only(kind *dtype.Type) bool {
 	return len(o.Inputs) == 1 && o.Inputs[0].Type == kind.Name
 }
 
+// nameKey is equal for the names of an input and of its column: spaces around a name do not count, and an input
+// outer/class takes the value class of an object or struct outer, which is the column outer.class.
+func nameKey(name string) string { return strings.ReplaceAll(strings.TrimSpace(name), "/", ".") }
+
 // input returns the input that lists a column or has its name; nil if there is none.
 func (o *CSVOptions) input(column string) *FieldSpec {
 	for i, in := range o.Inputs {
-		if slices.Contains(in.Columns, column) || in.Columns == nil && in.Name == column {
+		if slices.Contains(in.Columns, column) || in.Columns == nil && nameKey(in.Name) == nameKey(column) {
 			return &o.Inputs[i]
 		}
 	}
@@ -55,13 +60,13 @@ func positions(names []string) map[string]int {
 func (o *CSVOptions) leaveOut(names []string, label string) (out []string) {
 	wanted := map[string]bool{sampleWeight: true}
 	for _, in := range o.Inputs {
-		wanted[in.Name] = wanted[in.Name] || in.Columns == nil
+		wanted[nameKey(in.Name)] = wanted[nameKey(in.Name)] || in.Columns == nil
 		for _, name := range in.Columns {
 			wanted[name] = true
 		}
 	}
 	for _, name := range names {
-		isUnwanted := o.InputsOnly && !wanted[name] && !o.keeps(name)
+		isUnwanted := o.InputsOnly && !wanted[name] && !wanted[nameKey(name)] && !o.keeps(name)
 		within := slices.IndexFunc(o.ignore, func(all string) bool { return strings.HasPrefix(name, all+".") })
 		if name != label && (slices.Contains(o.ignore, name) || within >= 0 || isUnwanted) {
 			out = append(out, name)
@@ -143,7 +148,7 @@ func (o *CSVOptions) field(t tableColumns, input int, columns []int) tableInput 
 	if input < len(o.Inputs) {
 		f.of = &o.Inputs[input]
 	}
-	byName := len(o.Inputs) > 1 || f.of != nil && !f.joined && t.names[columns[0]] == f.of.Name &&
+	byName := len(o.Inputs) > 1 || f.of != nil && !f.joined && nameKey(t.names[columns[0]]) == nameKey(f.of.Name) &&
 		(!o.flat || f.of.is(dtype.StringKind))
 	if byName {
 		f.name = f.of.Name
@@ -191,6 +196,17 @@ func (a *assignment) take(input int, names ...string) {
 	}
 }
 
+// called returns the column with the name of an input, or the name if there is none.
+func (a *assignment) called(input string) string {
+	isOther := func(column string) bool { return nameKey(column) != nameKey(input) }
+	found := slices.DeleteFunc(slices.Clone(a.names), isOther)
+	if len(found) > 1 {
+		a.err = option.Errorf("the columns %s have the name of input %s of the model: leave one of them out "+
+			"({Options.Ignore}): %w", list(found), input, ErrFormat)
+	}
+	return cmp.Or(append(found, input)...)
+}
+
 // rest returns the free columns whose names begin with a text. It leaves out kept columns if the others are not n.
 func (a *assignment) rest(prefix string, n int) (names []string) {
 	for _, name := range a.names {
@@ -211,12 +227,13 @@ func (o *CSVOptions) assign(t tableColumns) ([][]int, error) {
 	a := &assignment{o, t, positions(t.names), make([][]int, len(o.Inputs)), nil}
 	one := len(o.Inputs) == 1
 	for i, in := range o.Inputs {
-		_, named := a.free[in.Name]
+		column := a.called(in.Name)
+		_, named := a.free[column]
 		isRow := one && t.single && (len(in.Shape) == 1 || o.flat && !in.is(dtype.StringKind))
 		if in.Columns != nil {
 			a.take(i, in.Columns...)
 		} else if named && !isRow {
-			a.take(i, in.Name)
+			a.take(i, column)
 		}
 	}
 	var left []int

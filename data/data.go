@@ -15,10 +15,9 @@
 //   - With Options.OnDisk, samples of .npy and .npz files.
 //   - The results of Map, Scale and Augment.
 //
-// Several goroutines (InMemory.Workers) make the samples of a batch. A sample depends only on the
-// seeds, its row in the file and the epoch, so the number of workers does not change the batches,
-// and a checkpoint needs only Pass.Epoch and Pass.Skip. If several samples of a batch fail, the
-// error of the first is returned.
+// Several goroutines (InMemory.Workers) make the samples of a batch. A sample depends only on the seeds, its row in the
+// file and the epoch, so the number of workers does not change the batches, and a checkpoint needs only Pass.Epoch and
+// Pass.Skip. If several samples of a batch fail, the error of the first is returned.
 //
 // # Memory
 //
@@ -112,8 +111,7 @@ func (b Batch) Field(name string) (Array, bool) {
 	return Array{}, false
 }
 
-// Slice returns the samples in [from, to) of the batch, in the same memory. Indices outside the
-// batch are clamped.
+// Slice returns the samples in [from, to) of the batch, in the same memory. Indices outside the batch are clamped.
 func (b Batch) Slice(from, to int) Batch {
 	from = min(max(from, 0), b.Size)
 	to = min(max(to, from), b.Size)
@@ -144,8 +142,7 @@ type Pass struct {
 	DropRemainder bool
 }
 
-// Dataset is a finite collection of samples. It can be read repeatedly, and passes may run
-// concurrently.
+// Dataset is a finite collection of samples. It can be read repeatedly, and passes may run concurrently.
 type Dataset interface {
 	// Name describes the source of the samples in messages.
 	Name() string

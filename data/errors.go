@@ -34,8 +34,7 @@ var errOption = errors.New("invalid option")
 type RowError struct {
 	// File is the name of the file or dataset.
 	File string
-	// Unit is the unit of Row: "line" (from 1) of a text file, "record" (from 0) of a TFRecord file,
-	// or "sample" (from 0).
+	// Unit is the unit of Row: "line" (from 1) of a text file, "record" (from 0) of a TFRecord file, or "sample" (from 0).
 	Unit string
 	Row  int
 	// Column is the name and number of a column in a text file, or the name of a field and the
@@ -104,8 +103,7 @@ func (p *problems) add(err error) bool {
 	return len(p.errs) < maxProblems
 }
 
-// err joins the errors; nil if there are none. If consecutive errors have the same remedy, only the
-// first one shows it.
+// err joins the errors; nil if there are none. If consecutive errors have the same remedy, only the first one shows it.
 func (p *problems) err() error {
 	if p.all == 0 {
 		return nil

@@ -23,23 +23,21 @@ import (
 
 // Options configure Open. The zero value reads the training part.
 type Options struct {
-	// Split selects the part "train" (also for ""), "test" or "validation" of a source with parts: a
-	// builtin dataset, a folder in MNIST's layout, .npy or .npz arrays named x_train, y_train, x_test and
-	// y_test, class folders or records inside folders of parts, or records with a part in their names.
-	// These parts are called train or training, test or testing, and validation, val or valid. If there
-	// is no part test, the part validation is read in its place, and vice versa. Sources of other kinds
-	// do not distinguish test from validation. For a source with one part, any part except "train" is
-	// ErrNoSplit.
+	// Split selects the part "train" (also for ""), "test" or "validation" of a source with parts: a builtin dataset, a
+	// folder in MNIST's layout, .npy or .npz arrays named x_train, y_train, x_test and y_test, class folders or records
+	// inside folders of parts, or records with a part in their names. These parts are called train or training, test or
+	// testing, and validation, val or valid. If there is no part test, the part validation is read in its place, and vice
+	// versa. Sources of other kinds do not distinguish test from validation. For a source with one part, any part except
+	// "train" is ErrNoSplit.
 	Split string
 	// CSV configures .csv and .jsonl files and the label of records. Header and Comma apply only to
 	// .csv files. Classes and Names apply also to folders of texts.
 	CSV CSVOptions
 	// Images configures folders of images and images in records. ImageOptions.Size is required for them.
 	Images ImageOptions
-	// OnDisk leaves the arrays of .npy files and uncompressed .npz files on disk, where each batch
-	// reads its samples, so data may exceed memory; close the dataset (InMemory.Close). Arrays of
-	// bools, of text, in foreign byte order, and multidimensional arrays in Fortran order are read
-	// into memory.
+	// OnDisk leaves the arrays of .npy files and uncompressed .npz files on disk, where each batch reads its samples, so
+	// data may exceed memory; close the dataset (InMemory.Close). Arrays of bools, of text, in foreign byte order, and
+	// multidimensional arrays in Fortran order are read into memory.
 	//
 	// Checksums of .npz files are not verified. Changes to the file change the samples.
 	OnDisk bool
@@ -215,12 +213,6 @@ func openFolder(path string, o Options, l *limit) (*InMemory, error) {
 	return openFiles(path, len(folders) == 0, o)
 }
 
-func unknownFolder(path string) error {
-	return fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, TFRecord, "+
-		"WebDataset, Parquet or Arrow files, or class folders of images or texts; supported are %s: %w", path, formats,
-		ErrUnsupported)
-}
-
 // onePart returns an error if the test or validation part of a source with one part is requested.
 func onePart(path, split string) error {
 	if split == "test" || split == "validation" {
@@ -298,12 +290,7 @@ func (l *limit) tooLarge() error {
 		"be that large", ErrTooLarge, l.max)
 }
 
-func (l *limit) reader(r io.Reader) io.Reader {
-	if l == nil {
-		return r
-	}
-	return &limited{l, r}
-}
+func (l *limit) reader(r io.Reader) io.Reader { return &limited{l, r} }
 
 func (l *limit) take(n int64) error {
 	if l == nil {
@@ -362,8 +349,7 @@ func openPlain(path string) (io.ReadCloser, error) {
 	}{r, f}, nil
 }
 
-// corrupt adds ErrFormat to the error of a decompressor. Errors of this package and of the disk
-// stay unchanged.
+// corrupt adds ErrFormat to the error of a decompressor. Errors of this package and of the disk stay unchanged.
 func corrupt(err error) error {
 	for _, ours := range []error{ErrFormat, ErrUnsupported, ErrField, ErrTooLarge} {
 		if errors.Is(err, ours) {
@@ -377,19 +363,6 @@ func corrupt(err error) error {
 }
 
 var errMore = fmt.Errorf("more bytes than the header states: %w", ErrFormat)
-
-// atEnd returns an error if r has more bytes. Reading to the end also verifies a checksum.
-func atEnd(r io.Reader) error {
-	var b [1]byte
-	switch _, err := io.ReadFull(r, b[:]); err {
-	case io.EOF:
-		return nil
-	case nil:
-		return errMore
-	default:
-		return corrupt(err)
-	}
-}
 
 // parts selects the arrays of a part, and maps their names to field names: x_train to x. A source
 // has parts only if all names end in _train or _test.

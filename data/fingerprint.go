@@ -11,11 +11,10 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Fingerprint returns a text that identifies a dataset of class folders or records, without reading
-// samples. It depends on the names and sizes of the files in class folders or the sizes and checksums
-// of the records, and on the fields, the classes, the order of the samples and the functions applied to
-// them. It does not depend on the place of the dataset and on the number of workers. ok is false for
-// another dataset.
+// Fingerprint returns a text that identifies a dataset of class folders or records, without reading samples. It depends
+// on the names and sizes of the files in class folders or the sizes and checksums of the records, and on the fields,
+// the classes, the order of the samples and the functions applied to them. It does not depend on the place of the
+// dataset and on the number of workers. ok is false for another dataset.
 //
 // Fingerprint does not detect a file in a class folder replaced by another one of the same name and size.
 func (m *InMemory) Fingerprint() (text string, ok bool, err error) {

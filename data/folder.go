@@ -15,8 +15,7 @@ import (
 	"steadyfit/option"
 )
 
-// fileKind is a kind of files that class folders hold. Its fields one and many name a file and
-// files in messages.
+// fileKind is a kind of files that class folders hold. Its fields one and many name a file and files in messages.
 type fileKind struct {
 	one, many  string
 	extensions []string
@@ -77,7 +76,9 @@ func openFiles(dir string, flat bool, o Options) (*InMemory, error) {
 		}
 		files.fileDecoder, files.names = images, o.Images.Classes
 	case !textKind.isIn(dir, flat):
-		return nil, unknownFolder(dir)
+		return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, "+
+			"TFRecord, WebDataset, Parquet or Arrow files, or class folders of images or texts; supported are %s: %w", dir,
+			formats, ErrUnsupported)
 	}
 	if flat && !o.Unlabelled {
 		return nil, noClasses(dir, files.kind())
@@ -210,8 +211,7 @@ func list(names []string) string {
 	return fmt.Sprintf("%q", names)
 }
 
-// classFiles makes samples of the files in class folders, or of the files in a folder without
-// classes.
+// classFiles makes samples of the files in class folders, or of the files in a folder without classes.
 type classFiles struct {
 	fromFiles
 	fileDecoder
@@ -360,8 +360,7 @@ func (c *column) files() *classFiles {
 	return files
 }
 
-// bottom returns the column from which c is computed, by one or several functions; c itself if it
-// is not computed.
+// bottom returns the column from which c is computed, by one or several functions; c itself if it is not computed.
 func (c *column) bottom() *column {
 	for c.made != nil && c.made.under() != nil {
 		c = c.made.under()

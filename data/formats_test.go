@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/zlib"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,11 +32,28 @@ func TestIntegersOf64BitsAreExact(t *testing.T) {
 		assert.Equal(t, []int64{1, 0}, all[int64](t, ds, "y"), path)
 		require.NoError(t, ds.Close())
 	}
-	// A fraction makes floats of a column, as before.
-	ds, err := Open(put(t, dir, "f.csv", []byte("a,b\n16777217,1\n0.5,2\n")), Options{CSV: CSVOptions{Inputs: inputs}})
-	require.NoError(t, err)
-	assert.Equal(t, []float64{16777217, 1, 0.5, 2}, all[float64](t, ds, "x"))
-	ds, err = Open(filepath.Join(dir, "t.tar"), Options{CSV: CSVOptions{Label: "label"}})
+	// So are integers that are written as floats. A fraction is an error at its place.
+	for cell, want := range map[string]int64{"1e3": 1000, "9007199254740993.0": 9007199254740993, "-9.007199254740993e15": -9007199254740993,
+		"9223372036854775807.00": math.MaxInt64, "0.0": 0} {
+		text := "id,label\n1152921504606846977,1\n" + cell + ",0\n"
+		for path, o := range map[string]CSVOptions{
+			put(t, dir, "e.csv", []byte(text)):                                       {Label: "label", Inputs: inputs},
+			put(t, dir, "e.tar", tarOf(t, "1.json", `{"id": `+cell+`, "label": 1}`)): {Label: "label", Inputs: inputs},
+			put(t, dir, "e.jsonl", []byte(`{"x": `+cell+`, "a": 2}`)):                {Inputs: []FieldSpec{inputs[0], {Name: "a", Type: "int64"}}},
+			put(t, dir, "rule.csv", []byte("id\n"+cell)):                             {Inputs: inputs, Schema: &Schema{Columns: map[string]Rule{"id": {Type: "int"}}}},
+		} {
+			ds, err := Open(path, Options{CSV: o})
+			require.NoError(t, err, path)
+			got := all[int64](t, ds, "x")
+			assert.Equal(t, want, got[len(got)-1], path)
+			require.NoError(t, ds.Close())
+		}
+	}
+	for _, cell := range []string{"0.5", "9223372036854775808", "1e19", "4503599627370496.3", "9007199254740993.5"} {
+		_, err := Open(put(t, dir, "f.csv", []byte("a,b\n1152921504606846977,1\n"+cell+",2\n")), Options{CSV: CSVOptions{Inputs: inputs}})
+		require.ErrorContains(t, err, `f.csv: line 3, column "a" (1): found "`+cell+`", expected an integer of 64 bits; correct it, or leave the column out (Options.Ignore)`)
+	}
+	ds, err := Open(filepath.Join(dir, "t.tar"), Options{CSV: CSVOptions{Label: "label"}})
 	require.NoError(t, err)
 	assert.Equal(t, []float64{id - 1, 5}, all[float64](t, ds, "x"), "another input takes float64")
 	require.NoError(t, ds.Close())
@@ -238,5 +256,92 @@ func TestRuleOfUnusedColumn(t *testing.T) {
 			{Name: "b", Type: "float32"}}, Schema: &Schema{Columns: map[string]Rule{"id": {Type: "int"}}}}})
 		require.NoError(t, err)
 		assert.Equal(t, []int64{9007199254740993}, all[int64](t, ds, "id"))
+	}
+}
+
+// Values of objects and structs are columns with names such as outer.class, which feed inputs outer/class.
+func TestNestedValues(t *testing.T) {
+	dir := t.TempDir()
+	type inner struct {
+		Class int64  `arrow:"class"`
+		Text  string `arrow:"text"`
+	}
+	type row struct {
+		Outer inner `arrow:"outer"`
+		Label int64 `arrow:"label"`
+	}
+	paths := []string{
+		put(t, dir, "t.jsonl", []byte(`{"outer": {"class": 5, "text": "a"}, "label": 1}`+"\n"+
+			`{"label": 0, "outer" : { "text": "b", "class": 6}}`+"\n")),
+		put(t, dir, "flat.jsonl", []byte(`{"outer/class": 5, "outer/text": "a", "label": 1}`+"\n"+
+			`{"outer/class": 6, "outer/text": "b", "label": 0}`+"\n")),
+		put(t, dir, "t.csv", []byte("outer.class,outer/text,label\n5,a,1\n6,b,0\n")),
+		put(t, dir, "t.parquet", parquetOf(t, row{inner{5, "a"}, 1}, row{inner{6, "b"}, 0})),
+		put(t, dir, "t.tar", tarOf(t, "1.json", `{"outer": {"class": 5, "text": "a"}, "label": 1}`,
+			"2.json", `{"outer": {"class": 6, "text": "b"}, "label": 0}`)),
+	}
+	inputs := []FieldSpec{{Name: "outer/class", Type: "int64"}, {Name: "outer/text", Type: "string"}}
+	for _, path := range paths {
+		for _, only := range []bool{false, true} {
+			ds, err := Open(path, Options{CSV: CSVOptions{Label: "label", Inputs: inputs, InputsOnly: only}})
+			require.NoError(t, err, path)
+			assert.Equal(t, []int64{5, 6}, all[int64](t, ds, "outer/class"), path)
+			assert.Equal(t, []string{"a", "b"}, all[string](t, ds, "outer/text"), path)
+			assert.Equal(t, []int64{1, 0}, all[int64](t, ds, "y"), path)
+			assert.Nil(t, spec(ds, "outer/class").Columns, "found by its name in other files, too")
+			require.NoError(t, ds.Close())
+		}
+	}
+	for _, path := range []string{paths[0], paths[3]} {
+		ds, err := Open(path, Options{Ignore: []string{"label"}, CSV: CSVOptions{Label: "outer.class", Inputs: []FieldSpec{
+			{Name: "x", Type: "string"}}}})
+		require.NoError(t, err, path)
+		assert.Equal(t, []int64{5, 6}, all[int64](t, ds, "y"), path)
+		assert.Equal(t, []string{"a", "b"}, all[string](t, ds, "x"), path)
+	}
+	for name, text := range map[string]string{"two.jsonl": `{"outer": {"class": 5, "text": "a"}, "outer/class": 5}`,
+		"two.csv": "outer.class,outer/class,outer.text\n1,2,a\n"} {
+		_, err := Open(put(t, dir, name, []byte(text)), Options{CSV: CSVOptions{Inputs: inputs}})
+		require.ErrorIs(t, err, ErrFormat)
+		assert.ErrorContains(t, err, `the columns ["outer.class" "outer/class"] have the name of input outer/class of the model: `+
+			"leave one of them out (Options.Ignore)")
+	}
+}
+
+// The values of an object that is not read may differ from line to line.
+func TestNestedValuesThatAreNotRead(t *testing.T) {
+	dir := t.TempDir()
+	const first, second = `{"a": 1, "label": 0, "meta": {"id": 7, "tags": {"x": 1}}}`, `{"a": 2, "label": 1, "meta": {"note": [null]}}`
+	for _, path := range []string{put(t, dir, "t.jsonl", []byte(first+"\n"+second)),
+		put(t, dir, "t.tar", tarOf(t, "1.json", first, "2.json", second))} {
+		csv := CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "a", Type: "float32"}}}
+		_, err := Open(path, Options{CSV: csv})
+		require.ErrorIs(t, err, ErrFormat, path)
+		ignored, err := Open(path, Options{CSV: csv, Ignore: []string{"meta"}})
+		require.NoError(t, err, path)
+		_, err = ignored.Drop("meta")
+		require.NoError(t, err)
+		csv.InputsOnly = true
+		unused, err := Open(path, Options{CSV: csv})
+		require.NoError(t, err, path)
+		for _, ds := range []*InMemory{ignored, unused} {
+			assert.Equal(t, []int64{0, 1}, all[int64](t, ds, "y"), path)
+			assert.Len(t, ds.Fields(), 2)
+			assert.Subset(t, []string{"meta", "meta.id", "meta.tags.x"}, ds.LeftOut())
+			require.NoError(t, ds.Close())
+		}
+	}
+}
+
+// Spaces around the names of columns and inputs do not count.
+func TestSpacesAroundNames(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{put(t, dir, "t.csv", []byte(" age ,size,label\n1.5,2.5,0\n")),
+		put(t, dir, "t.jsonl", []byte(`{" age ": 1.5, "size": 2.5, "label": 0}`))} {
+		ds, err := Open(path, Options{CSV: CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "age", Type: "float32"},
+			{Name: " size ", Type: "float32"}}}})
+		require.NoError(t, err, path)
+		assert.Equal(t, []float32{1.5}, all[float32](t, ds, "age"))
+		assert.Equal(t, []float32{2.5}, all[float32](t, ds, " size "))
 	}
 }

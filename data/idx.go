@@ -11,13 +11,9 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// openIDX reads a folder in the layout of MNIST. The part "train" (also for "") is in the files
-// train-images-idx3-ubyte and train-labels-idx1-ubyte, and the part "test" in files whose names
-// start with t10k. Files may be compressed with gzip (.gz).
-//
-// The field x is uint8 and has the shape in the file ([28 28] for MNIST); y is int64. A file that
-// is truncated, too long or not in IDX format is ErrFormat, and so are unequal numbers of images
-// and labels.
+// openIDX reads a folder in the layout of MNIST. The part "train" (also for "") is in the files train-images-idx3-ubyte
+// and train-labels-idx1-ubyte, and the part "test" in files whose names start with t10k. Files may be compressed with
+// gzip (.gz). The field x is uint8 and has the shape in the file ([28 28] for MNIST); y is int64.
 func openIDX(dir, split string, l *limit) (*InMemory, error) {
 	prefix := "train"
 	if split == "test" {

@@ -11,8 +11,7 @@ import (
 	"steadyfit/option"
 )
 
-// ImageOptions configure how a folder of images is read. Only Size, or Height and Width, is
-// required.
+// ImageOptions configure how a folder of images is read. Only Size, or Height and Width, is required.
 type ImageOptions struct {
 	// Size is the height and width of the samples in pixels, unless Height and Width are set.
 	Size          int
@@ -44,11 +43,8 @@ func (o ImageOptions) complete() (ImageOptions, error) {
 	return o, nil
 }
 
-// imageDecoder decodes images to samples: uint8, or float32 with ImageOptions.Float.
-//
-// The pixels of JPEG files differ from those of tf.io.decode_jpeg, unless InMemory.UseJPEG sets a
-// decoder with the same pixels. Resizing may round differently on another processor architecture, and
-// decoders may change with Go's version.
+// imageDecoder decodes images to samples: uint8, or float32 with ImageOptions.Float. Resizing may round differently on
+// another processor architecture, and decoders may change with Go's version.
 type imageDecoder struct {
 	options ImageOptions
 	pixels  *image.Decoder
@@ -120,11 +116,10 @@ func (f *imageTexts) describe() string {
 	return fmt.Sprintf("%s %x", f.images.describe(), sum.Sum(nil))
 }
 
-// UseJPEG makes this dataset, and all datasets that share its images, decode JPEG files with a
-// function, such as session.Session.DecodeJPEG. The function returns pixels of 1 byte (grey) or 3 bytes
-// (colour), row by row. Several goroutines call it at the same time. nil, the default, means Go's
-// decoder, whose pixels differ from TensorFlow's. Fingerprint depends on whether a function is set,
-// even if no image is a JPEG file.
+// UseJPEG makes this dataset, and all datasets that share its images, decode JPEG files with a function, such as
+// session.Session.DecodeJPEG. The function returns pixels of 1 byte (grey) or 3 bytes (colour), row by row. Several
+// goroutines call it at the same time. nil, the default, means Go's decoder, whose pixels differ from TensorFlow's.
+// Fingerprint depends on whether a function is set, even if no image is a JPEG file.
 func (m *InMemory) UseJPEG(decode func(file []byte, channels int) (pixels []byte, width, height int, err error)) {
 	for i := range m.columns {
 		switch made := m.columns[i].bottom().made.(type) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,7 @@ import (
 )
 
 // jsonRows reads the objects of JSON lines. Each line is an object with the names of the first one. A value
-// is a number, a text, a bool, or an array of them, which may be nested and has one shape.
+// is a number, a text, a bool, an array of them, which may be nested and has one shape, or an object of values.
 type jsonRows struct {
 	lines   *bufio.Scanner
 	line    int
@@ -47,6 +48,27 @@ func (j *jsonRows) skip(names []string) {
 	for _, name := range names {
 		j.ignored[name] = true
 	}
+	for object, all := range ignoredObjects(j.names, func(name string) bool { return j.ignored[name] }) {
+		if _, isValue := j.column[object]; isValue {
+			continue
+		}
+		if j.ignored[object] = all; all {
+			j.column[object] = -1
+		}
+	}
+}
+
+// ignoredObjects returns the objects of values, such as outer of outer.class, and whether all their values are ignored.
+func ignoredObjects(names []string, isIgnored func(name string) bool) map[string]bool {
+	objects := map[string]bool{}
+	for _, name := range names {
+		for at, c := range name {
+			if all, seen := objects[name[:at]]; c == '.' {
+				objects[name[:at]] = isIgnored(name) && (all || !seen)
+			}
+		}
+	}
+	return objects
 }
 
 func (j *jsonRows) bad(name, found, expected, fix string) error {
@@ -62,7 +84,7 @@ func (j *jsonRows) begin() (names []string, columns int, err error) {
 		return nil, 0, err
 	}
 	j.pending = true
-	err = j.members(func(name string, d *json.Decoder) error {
+	err = j.members(j.text, "", func(name string, d *json.Decoder) error {
 		if _, known := j.column[name]; known {
 			return wrongCell("a repeated name", "unique names", lineFix)
 		}
@@ -119,7 +141,7 @@ func (j *jsonRows) next() ([]cell, error) {
 		}
 	}
 	j.pending = false
-	err := j.members(func(name string, d *json.Decoder) (err error) {
+	err := j.members(j.text, "", func(name string, d *json.Decoder) (err error) {
 		i, known := j.column[name]
 		switch {
 		case j.ignored[name]:
@@ -148,10 +170,11 @@ func (j *jsonRows) next() ([]cell, error) {
 	return j.cells, nil
 }
 
-// members calls each for every name of the object in the line. each must read the value from d.
-func (j *jsonRows) members(each func(name string, d *json.Decoder) error) error {
-	wrong := j.bad("", quote(string(j.text)), "a JSON object", `write a line such as {"text": "...", "label": 1}`)
-	d := json.NewDecoder(bytes.NewReader(j.text))
+// members calls each for every value of the object in a text. The value class of an object outer has the name
+// outer.class. An object that is empty or ignored is a value. each must read the value from d.
+func (j *jsonRows) members(text []byte, object string, each func(name string, d *json.Decoder) error) error {
+	wrong := j.bad("", quote(string(text)), "a JSON object", `write a line such as {"text": "...", "label": 1}`)
+	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	if token, err := d.Token(); err != nil || token != json.Delim('{') {
 		return wrong
@@ -162,9 +185,14 @@ func (j *jsonRows) members(each func(name string, d *json.Decoder) error) error 
 		if err != nil || !ok {
 			return wrong
 		}
-		err = each(name, d)
-		if row := (*RowError)(nil); errors.As(err, &row) {
-			row.Row, row.Column = j.line, strconv.Quote(name)
+		name = object + name
+		isObject := !j.ignored[name] && aJSONObject.Match(text[d.InputOffset():]) && strings.Count(name, ".") < maxDepth
+		if raw := (json.RawMessage{}); isObject && d.Decode(&raw) == nil {
+			err = j.members(raw, name+".", each)
+		} else if err = each(name, d); err != nil {
+			if row := (*RowError)(nil); errors.As(err, &row) {
+				row.Row, row.Column = j.line, strconv.Quote(name)
+			}
 		}
 		if err != nil {
 			return err
@@ -178,6 +206,9 @@ func (j *jsonRows) members(each func(name string, d *json.Decoder) error) error 
 	}
 	return nil
 }
+
+// aJSONObject matches what comes after a name: an object with values.
+var aJSONObject = regexp.MustCompile(`^\s*:\s*\{\s*[^}\s]`)
 
 // Python writes the numbers NaN and Infinity, which are not JSON. They are read as these numbers, whose texts no
 // other value has.
@@ -221,6 +252,9 @@ func wrongJSON(err error) error {
 	return wrongCell("an invalid JSON value: "+err.Error(), aValue, lineFix)
 }
 
+// maxDepth limits nested arrays, as in NumPy, and nested objects.
+const maxDepth = 64
+
 // readValue reads a value that is nested in depth arrays.
 func readValue(d *json.Decoder, depth int) (cell, error) {
 	token, err := d.Token()
@@ -249,9 +283,8 @@ func readValue(d *json.Decoder, depth int) (cell, error) {
 
 // readList reads an array whose elements are single values or arrays of one shape.
 func readList(d *json.Decoder, depth int) (list cell, err error) {
-	const most = 64 // dimensions, as in NumPy
-	if depth == most {
-		return cell{}, wrongCell("too many nested arrays", fmt.Sprintf("at most %d", most), lineFix)
+	if depth == maxDepth {
+		return cell{}, wrongCell("too many nested arrays", fmt.Sprintf("at most %d", maxDepth), lineFix)
 	}
 	list.kind = listCell
 	var inner []int

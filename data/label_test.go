@@ -102,6 +102,26 @@ func TestRulesForNumbersAsText(t *testing.T) {
 	}
 }
 
+// The error for a date or a time has the rule that reads it, also as a label.
+func TestRulesForDates(t *testing.T) {
+	const days, seconds = `{"type":"date","format":"%Y-%m-%d","unit":"days"}`, `{"type":"date","format":"%Y-%m-%dT%H:%M:%S","unit":"seconds"}`
+	for rule, paths := range map[string][]string{
+		days:    columnFiles(t, arrow.FixedWidthTypes.Date32, []arrow.Date32{1, 2}, ""),
+		seconds: columnFiles(t, arrow.FixedWidthTypes.Timestamp_s, []arrow.Timestamp{1, 2}, ""),
+	} {
+		schema, err := ReadSchema(put(t, t.TempDir(), "s.yaml", []byte("columns: {label: "+rule+"}")))
+		require.NoError(t, err)
+		for _, path := range paths {
+			_, err := Open(path, Options{CSV: CSVOptions{Label: "label"}})
+			require.ErrorContains(t, err, `record 0, column "label": found a date or time, expected numbers, booleans, text, or lists `+
+				"of them; read the column by a rule of a schema (CSVOptions.Schema), or leave it out (Options.Ignore); the rule "+rule+" reads it")
+			ds, err := Open(path, Options{CSV: CSVOptions{Label: "label", Schema: schema}})
+			require.NoError(t, err)
+			assert.Equal(t, []int64{1, 2}, all[int64](t, ds, "y"), path)
+		}
+	}
+}
+
 // Hugging Face's datasets write the names of classes into the metadata of Parquet and Arrow files.
 func TestClassLabelNames(t *testing.T) {
 	metadata := `{"info": {"features": {"x": {"dtype": "float32", "_type": "Value"},

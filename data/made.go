@@ -12,8 +12,7 @@ import (
 
 // Sample identifies a sample of a pass.
 type Sample struct {
-	// Row is the number of the sample in its file or folder, from 0. It does not depend on the order of
-	// the pass.
+	// Row is the number of the sample in its file or folder, from 0. It does not depend on the order of the pass.
 	Row int
 	// Epoch is Pass.Epoch.
 	Epoch int
@@ -29,8 +28,7 @@ func (s Sample) Random(seed uint64) *rand.PCG {
 // sampleStream makes the numbers of Random differ from those of Shuffle with the same seed.
 const sampleStream = 0x5a3d1e5eed
 
-// maker makes the values of a column when a batch needs them. Its methods are safe for concurrent
-// use.
+// maker makes the values of a column when a batch needs them. Its methods are safe for concurrent use.
 type maker interface {
 	// make writes the values of a sample to dst, starting at index at.
 	make(w *scratch, dst vector, at int, s Sample) error
@@ -49,8 +47,7 @@ func (fromFiles) under() *column { return nil }
 
 func (fromFiles) repeats() bool { return true }
 
-// scratch is the memory of one worker: row numbers, samples between two functions of a column, and the
-// state of makers.
+// scratch is the memory of one worker: row numbers, samples between two functions of a column, and the state of makers.
 type scratch struct {
 	rows   []uint32
 	inputs map[maker]vector
@@ -224,8 +221,7 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	})
 }
 
-// stored returns the values of a column. Values on disk are read. A column made on demand
-// is an error.
+// stored returns the values of a column. Values on disk are read. A column made on demand is an error.
 func (c *column) stored() (vector, error) {
 	switch v := c.values.(type) {
 	case nil:
@@ -243,8 +239,7 @@ func (c *column) stored() (vector, error) {
 // the size of one usual image, and large enough to make the overhead of taking a chunk small.
 const chunkBytes = 64 << 10
 
-// chunk returns the number of samples in a chunk. A batch that is large enough has at least four chunks
-// per worker.
+// chunk returns the number of samples in a chunk. A batch that is large enough has at least four chunks per worker.
 func (m *InMemory) chunk(batch, workers int) int {
 	if workers == 1 {
 		return batch

@@ -261,8 +261,7 @@ func (p Pass) batches(n int) int {
 	return count
 }
 
-// slab contains the values of a batch. It caches their Fields, since storing a slice in
-// an interface allocates.
+// slab contains the values of a batch. It caches their Fields, since storing a slice in an interface allocates.
 type slab struct {
 	samples int // capacity
 	names   []string

@@ -20,10 +20,9 @@ import (
 	"steadyfit/option"
 )
 
-// A .npy file consists of a magic string, a version, a header length, a header that is a Python dict
-// literal, and the values. github.com/sbinet/npyio is only for trusted files: it allocates any size
-// that a shape states, accepts truncated files, and panics on a header without a newline. The tests
-// compare both readers on valid files.
+// A .npy file consists of a magic string, a version, a header length, a header that is a Python dict literal, and the
+// values. github.com/sbinet/npyio is only for trusted files: it allocates any size that a shape states, accepts
+// truncated files, and panics on a header without a newline. The tests compare both readers on valid files.
 
 const npyMagic = "\x93NUMPY"
 
@@ -290,9 +289,8 @@ func parseHeader(text string) (h npyHeader, err error) {
 	}
 	h = npyHeader{descr: cmp.Or(descr[1:]...), fortran: fortran[1] == "True", shape: []int{}}
 	sizes := strings.Split(strings.TrimSuffix(strings.TrimSpace(shape[1]), ","), ",")
-	const most = 64 // dimensions, as in NumPy
-	if len(sizes) > most {
-		return h, fmt.Errorf("more than %d dimensions: %w", most, ErrFormat)
+	if len(sizes) > maxDepth {
+		return h, fmt.Errorf("more than %d dimensions: %w", maxDepth, ErrFormat)
 	}
 	for _, size := range sizes {
 		if size == "" && len(sizes) == 1 { // a single value

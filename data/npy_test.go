@@ -61,7 +61,7 @@ func TestNumPyFiles(t *testing.T) {
 				require.NoError(t, err)
 				var text []byte
 				for i := range v.len() {
-					text = append(appendText(text, v, i), ' ')
+					text = append(v.kind().AppendText(text, v.element(i)), ' ')
 				}
 				require.Equal(t, "0 1 2 100 101 102 ", string(text), f.Name)
 				_, code, _ := strings.Cut(f.Name, "_")
@@ -436,7 +436,7 @@ func FuzzNPY(f *testing.F) {
 			read, err := vectorOf(a.Values)
 			require.NoError(t, err)
 			for i := range n {
-				require.Equal(t, appendText(nil, read, i), appendText(nil, copied, i))
+				require.Equal(t, textOf(read, i), textOf(copied, i))
 			}
 		}
 		if _, isText := a.Values.([]string); isText {

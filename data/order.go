@@ -9,14 +9,12 @@ import (
 	"sort"
 )
 
-// splitStream is the random stream of Split. It differs from every epoch, since epochs are not
-// negative.
+// splitStream is the random stream of Split. It differs from every epoch, since epochs are not negative.
 const splitStream = ^uint64(0)
 
-// shuffleOrder fills order with a random permutation that depends only on the seed, the stream and
-// the length. A resumed training needs the same order on any machine and with any version of Go.
-// rand.Shuffle does not promise that, but the raw output of the generator does. TestOrderGolden
-// checks the result.
+// shuffleOrder fills order with a random permutation that depends only on the seed, the stream and the length. A
+// resumed training needs the same order on any machine and with any version of Go. rand.Shuffle does not promise that,
+// but the raw output of the generator does. TestOrderGolden checks the result.
 func shuffleOrder(order []uint32, seed, stream uint64) {
 	for i := range order {
 		order[i] = uint32(i)

@@ -77,10 +77,11 @@ type slabBatch struct {
 // Ahead returns the number of batches that a pass reads ahead; 0 means none.
 func (d *Prefetched) Ahead() int { return d.ahead }
 
-// batchBytes returns the size in bytes of a batch with batch samples; 0 if a field has an unknown type.
-func (d *Prefetched) batchBytes(batch int) int64 {
+// PassBytes returns the size in bytes of the batches that a pass over an InMemory stores: the current one and those
+// that are read ahead. batch is the number of samples of each. A string counts as 16 bytes, since its text is not
+// copied. The size is 0 for fields of unknown type.
+func (d *Prefetched) PassBytes(batch int) (total int64) {
 	samples := min(max(batch, 0), d.Len())
-	var total int64
 	for _, f := range d.Fields() {
 		kind, err := kindOf(f.Type)
 		if err != nil {
@@ -92,14 +93,7 @@ func (d *Prefetched) batchBytes(batch int) int64 {
 		}
 		total += int64(n)
 	}
-	return total
-}
-
-// PassBytes returns the size in bytes of the batches that a pass over an InMemory stores: the
-// current one and those that are read ahead. batch is the number of samples of each. A string counts as
-// 16 bytes, since its text is not copied. The size is 0 for fields of unknown type.
-func (d *Prefetched) PassBytes(batch int) int64 {
-	return int64(d.ahead+1) * d.batchBytes(batch)
+	return int64(d.ahead+1) * total
 }
 
 // Batches returns the batches of one pass.
@@ -265,8 +259,7 @@ func (r *ring) next(s *slab) *slabBatch {
 	return b
 }
 
-// done ends a chunk. The batch keeps the error of its first failed chunk, and is ready after all its
-// chunks have ended.
+// done ends a chunk. The batch keeps the error of its first failed chunk, and is ready after all its chunks have ended.
 func (r *ring) done(b *slabBatch, at int, err error) {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()

@@ -124,8 +124,8 @@ func TestPrefetchReusesBuffersOfThePassBefore(t *testing.T) {
 	require.Len(t, buffers, 3)
 }
 
-// batchBytes returns the size of the values in a batch of a pass.
-func TestBatchBytes(t *testing.T) {
+// PassBytes returns the size of the values in the batches of a pass.
+func TestPassBytes(t *testing.T) {
 	var fields []Field
 	for i, v := range []any{
 		make([]float32, 10), make([]float64, 20), make([]int8, 30), make([]int16, 10), make([]int32, 10), make([]int64, 10),
@@ -144,18 +144,18 @@ func TestBatchBytes(t *testing.T) {
 				v := reflect.ValueOf(f.Values)
 				held += int64(v.Len()) * int64(v.Type().Elem().Size())
 			}
-			require.Equal(t, held, ds.batchBytes(batch), "batches of %d", batch)
+			require.Equal(t, 2*held, ds.PassBytes(batch), "batches of %d", batch)
 			break
 		}
 	}
-	require.EqualValues(t, 4+16+3+2+4+8+1+2+4+8+1+16, ds.batchBytes(1))
-	require.Zero(t, ds.batchBytes(0))
-	require.Zero(t, ds.batchBytes(-1))
+	require.EqualValues(t, 2*(4+16+3+2+4+8+1+2+4+8+1+16), ds.PassBytes(1))
+	require.Zero(t, ds.PassBytes(0))
+	require.Zero(t, ds.PassBytes(-1))
 	for _, promised := range []FieldSpec{{Name: "x", Shape: nil, Type: "complex64"},
 		{Name: "x", Shape: []int{-1}, Type: "int32"}, {Name: "x", Shape: []int{1 << 61, 1}, Type: "float64"}} {
 		s := newSource(3)
 		s.promised = []FieldSpec{{Name: "y", Shape: nil, Type: "int32"}, promised}
-		require.Zero(t, Prefetch(s, 1).batchBytes(1), "%v", promised)
+		require.Zero(t, Prefetch(s, 1).PassBytes(1), "%v", promised)
 	}
 }
 

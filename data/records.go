@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"steadyfit/data/internal/fault"
@@ -232,11 +233,17 @@ func (s *recordSet) start(raw []byte) (err error) {
 	}
 	s.out = s.options.CSV.leaveOut(names, label)
 	s.byName = map[string]int{}
+	isOut := func(name string) bool { return slices.Contains(s.out, name) && !s.options.CSV.keeps(name) }
 	for _, name := range s.options.Ignore {
 		s.byName[name] = onlyLater
 	}
+	for object, all := range ignoredObjects(names, isOut) {
+		if all {
+			s.byName[object] = -1
+		}
+	}
 	for _, name := range names {
-		if slices.Contains(s.out, name) && !s.options.CSV.keeps(name) {
+		if isOut(name) {
 			s.byName[name] = -1
 		} else if err := s.addField(name, first[name], name == label); err != nil {
 			return err
@@ -305,6 +312,12 @@ func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
 	var err error
 	for name, v := range s.format.values(raw, &err) {
 		i, known := s.byName[name]
+		for whole := name; !known && strings.Contains(whole, "."); { // of an ignored object
+			whole = whole[:strings.LastIndex(whole, ".")]
+			if i, known = s.byName[whole]; known {
+				name = whole
+			}
+		}
 		if !known {
 			return values, s.wrong(name, "a value that the first record lacks", "the values of the first record")
 		}
@@ -374,9 +387,11 @@ func (s *recordSet) dataset(m *InMemory) error {
 				quote(in.name), ErrUnsupported)
 		}
 		at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == names[in.columns[0]] })
-		if c := &m.columns[at]; c.name != in.name {
-			c.name, c.columns = in.name, []string{c.name}
+		c := &m.columns[at]
+		if nameKey(c.name) != nameKey(in.name) {
+			c.columns = []string{c.name}
 		}
+		c.name = in.name
 	}
 	if s.label != nil {
 		label := s.labelColumn(m)

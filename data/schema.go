@@ -32,9 +32,8 @@ type Schema struct {
 type Rule struct {
 	// Type is float, int, text, bool, category or date.
 	Type string `json:"type" yaml:"type"`
-	// Missing is the text that is read in place of a missing cell: one that is empty, null or in
-	// NAValues, or NaN in a column of floats or ints. If Missing is nil, a missing cell is an error, or
-	// the text "" in a column of text.
+	// Missing is the text that is read in place of a missing cell: one that is empty, null or in NAValues, or NaN in a
+	// column of floats or ints. If Missing is nil, a missing cell is an error, or the text "" in a column of text.
 	Missing  *string  `json:"missing,omitempty" yaml:"missing,omitempty"`
 	NAValues []string `json:"na_values,omitempty" yaml:"na_values,omitempty,flow"`
 	// Strip lists texts that are removed from a float or int, such as "$". Thousands and Decimal are its
@@ -44,8 +43,7 @@ type Rule struct {
 	Decimal   string   `json:"decimal,omitempty" yaml:"decimal,omitempty"`
 	// Values are the categories with their numbers. For a label, these are the numbers of the classes.
 	Values map[string]int64 `json:"values,omitempty" yaml:"values,omitempty,flow"`
-	// TrueValues and FalseValues are the words of bools, in any case. The default is true and 1,
-	// and false and 0.
+	// TrueValues and FalseValues are the words of bools, in any case. The default is true and 1, and false and 0.
 	TrueValues  []string `json:"true_values,omitempty" yaml:"true_values,omitempty,flow"`
 	FalseValues []string `json:"false_values,omitempty" yaml:"false_values,omitempty,flow"`
 	// Format has the directives of strftime; the default is %Y-%m-%d. A date becomes the number of
@@ -77,8 +75,7 @@ var directives = map[byte]string{
 	'H': "15", 'I': "3", 'p': "PM", 'M': "4", 'S': "5", 'z': "-0700",
 }
 
-// layoutOf translates a format of strftime; ok is false if it has other characters than directives and
-// separators.
+// layoutOf translates a format of strftime; ok is false if it has other characters than directives and separators.
 func layoutOf(format string) (layout string, ok bool) {
 	for i := 0; i < len(format); i++ {
 		c := format[i]
@@ -127,8 +124,7 @@ func ReadSchema(path string) (*Schema, error) {
 			"").Replace(err.Error())
 		return nil, fmt.Errorf("%s: %s; a rule has the keys %s: %w", path, text, strings.Join(ruleKeys, ", "), ErrFormat)
 	}
-	// The decoder truncates fractions without an error, so the numbers of categories are read again as
-	// text.
+	// The decoder truncates fractions without an error, so the numbers of categories are read again as text.
 	var numbers struct {
 		Columns map[string]struct{ Values map[string]yaml.Node }
 	}
@@ -311,8 +307,7 @@ func (r *Rule) isMissing(cell string) bool {
 		strings.EqualFold(cell, "nan")
 }
 
-// convert returns the number of a cell as text, and whether the rule allows the cell. Cells of type
-// text do not change.
+// convert returns the number of a cell as text, and whether the rule allows the cell. Cells of type text do not change.
 func (r *Rule) convert(cell string) (string, bool) {
 	switch r.Type {
 	case "text":
@@ -321,13 +316,8 @@ func (r *Rule) convert(cell string) (string, bool) {
 		cell = r.plain(cell)
 		return cell, isNumber(cell) && isDecimal(cell)
 	case "int":
-		cell = r.plain(cell)
-		if v, err := strconv.ParseFloat(cell, 64); err == nil && isDecimal(cell) && v == math.Trunc(v) &&
-			math.Abs(v) < 1<<53 {
-			return strconv.FormatInt(int64(v), 10), true
-		}
-		_, err := strconv.ParseInt(cell, 10, 64)
-		return cell, err == nil
+		v, ok := wholeNumber(r.plain(cell))
+		return strconv.FormatInt(v, 10), ok
 	case "bool":
 		switch {
 		case r.TrueValues == nil && strings.EqualFold(cell, "true"), r.TrueValues == nil && cell == "1",
@@ -351,6 +341,25 @@ func (r *Rule) convert(cell string) (string, bool) {
 		seconds = int64(math.Floor(float64(seconds) / day))
 	}
 	return strconv.FormatInt(seconds, 10), err == nil
+}
+
+// Renumbers returns a text that r and a later rule read as different numbers, and these numbers; "" if none is known.
+// Besides values and words, it compares a date and numbers with separators.
+func (r Rule) Renumbers(now Rule) (text, before, after string) {
+	if r.Type == "text" || now.Type == "text" || cmp.Or(r.complete(), now.complete()) != nil {
+		return "", "", ""
+	}
+	date := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC).Format(r.layout)
+	for _, text := range slices.Concat(slices.Sorted(maps.Keys(r.Values)), r.TrueValues, r.FalseValues,
+		[]string{"true", "false", "1", "0", "1,234", "1.234", date}) {
+		was, ok := r.convert(text)
+		is, known := now.convert(text)
+		a, _ := strconv.ParseFloat(was, 64)
+		if b, _ := strconv.ParseFloat(is, 64); ok && known && a != b {
+			return text, was, is
+		}
+	}
+	return "", "", ""
 }
 
 // plain returns a number without Strip and Thousands and with a decimal point, or "" if its separators are not
@@ -402,8 +411,7 @@ func (r *Rule) expected() string {
 	return "text"
 }
 
-// apply replaces a cell by the value that the rule r of its column gives it. r is nil for a column without
-// a rule.
+// apply replaces a cell by the value that the rule r of its column gives it. r is nil for a column without a rule.
 func (s *Schema) apply(r *Rule, c *cell) error {
 	switch {
 	case s.allTexts() && c.kind != listCell:

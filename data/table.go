@@ -19,17 +19,15 @@ import (
 // field of that name. The other columns become the inputs of the model (Inputs). Empty cells, NaN,
 // infinities, text that is not UTF-8, and rows of different lengths are a *RowError (ErrFormat).
 type CSVOptions struct {
-	// Label is the column that becomes the field y: its name or, in a CSV file, its number from 1. -1
-	// means the last column. A text that is the name of a column is not a number. Empty means that all
-	// columns are features.
+	// Label is the column that becomes the field y: its name or, in a CSV file, its number from 1. -1 means the last
+	// column. A text that is the name of a column is not a number. Empty means that all columns are features.
 	Label string
 	// Classes are the names of the classes, in the order of their numbers. Empty means that
 	// labels are numbers, or names numbered in sorted order. For a validation file, set the
 	// FieldSpec.Classes of the training file, since some classes may be missing there.
 	Classes []string
-	// Names are the class names of a model, in the order of their numbers. Labels that are text
-	// must be among them, unless Classes is set. A label that is the number of one class and the
-	// name of another is a *RowError.
+	// Names are the class names of a model, in the order of their numbers. Labels that are text must be among them, unless
+	// Classes is set. A label that is the number of one class and the name of another is a *RowError.
 	Names []string
 	// Numbers is why labels are numbers, such as "the loss of the model is mse", so that a text label is a
 	// *RowError, unless Classes or Names is set. Empty means that labels may be names.
@@ -49,10 +47,9 @@ type CSVOptions struct {
 	Inputs []FieldSpec
 	// InputsOnly leaves out columns that feed no input (InMemory.LeftOut), except the label and sample_weight.
 	InputsOnly bool
-	// Keep are columns that become fields of text, or of their type if they have lists, with KeptPrefix before
-	// their names, unchanged and without a rule. In records, the fields have the types of the values. A kept column
-	// also is the label or part of an input, but without FieldSpec.Columns, a row of values takes kept columns only if
-	// it needs them.
+	// Keep are columns that become fields of text, or of their type if they have lists, with KeptPrefix before their
+	// names, unchanged and without a rule. In records, the fields have the types of the values. A kept column also is the
+	// label or part of an input, but without FieldSpec.Columns, a row of values takes kept columns only if it needs them.
 	Keep []string
 	// Schema has rules for columns; nil means none.
 	Schema *Schema
@@ -97,8 +94,7 @@ func (k cellKind) String() string {
 	return [...]string{"a cell", "a number", "text", "true or false", "null", "an array", "a date or time", "a value"}[k]
 }
 
-// cell is a cell of a table. A number, or the numbers of a list, of a typed column are in values, from the index
-// at on.
+// cell is a cell of a table. A number, or the numbers of a list, of a typed column are in values, from the index at on.
 type cell struct {
 	scalar
 	shape  []int    // of a list
@@ -305,9 +301,8 @@ func (t *table) layOut(first []cell) error {
 			len(inputs), maxFields, ErrFormat)
 	}
 	for _, in := range inputs {
-		integers := in.of.is(dtype.IntKind, dtype.UintKind)
-		f := &tableField{name: in.name, kind: in.kind, joined: in.joined, whole: !in.joined || integers,
-			exact: integers || in.of != nil && in.of.Type == dtype.For[float64]().Name}
+		f := &tableField{name: in.name, kind: in.kind, joined: in.joined, whole: !in.joined,
+			integer: in.of.is(dtype.IntKind, dtype.UintKind), exact: in.of != nil && in.of.Type == dtype.For[float64]().Name}
 		for _, i := range in.columns {
 			f.columns = append(f.columns, at[i])
 		}
@@ -411,15 +406,14 @@ func (t *table) row(cells []cell) bool {
 
 // add adds the values of a cell to a field.
 func (t *table) add(f *tableField, column int, c *cell) error {
-	if f.kept && c.kind != listCell {
-		if c.values != nil {
-			return f.addText(scalar{text: string(appendText(nil, c.values, c.at))})
-		}
+	isNumber := c.values != nil && c.kind != listCell
+	switch isText := f.kind == dtype.For[string]() || t.options.Schema.allTexts(); {
+	case f.kept && isNumber:
+		return f.addText(scalar{text: textOf(c.values, c.at)})
+	case f.kept && c.kind != listCell:
 		return f.addText(scalar{text: c.text})
-	}
-	if isText := f.kind == dtype.For[string](); c.kind == numberCell && c.values != nil &&
-		(t.rules[column] != nil || isText || t.options.Schema.allTexts()) {
-		c.text, c.values = string(appendText(nil, c.values, c.at)), nil
+	case isNumber && (t.rules[column] != nil || isText):
+		c.text, c.values = textOf(c.values, c.at), nil
 	}
 	if f.empty() && !f.joined && t.isImage(column, *c) {
 		var err error
@@ -436,27 +430,29 @@ func (t *table) add(f *tableField, column int, c *cell) error {
 	}
 	if row := (*RowError)(nil); errors.As(err, &row) {
 		row.Row, row.Column = t.source.place(column)
-		row.Fix = t.advice(row.Fix, c.text)
+		row.Fix = t.advice(f, row.Fix, c.text)
 	}
 	return err
 }
 
-// advice adds to the advice for a text where a number is expected.
-func (t *table) advice(fix, text string) string {
+// advice adds to the advice for a text of a field where a number is expected.
+func (t *table) advice(f *tableField, fix, text string) string {
 	switch rule := SuggestRule(text); {
 	case fix == numberFix && t.label < 0 && len(t.options.Inputs) < 2:
 		return fix + "; if the column is the label, select it as the label"
-	case (fix == numberFix || fix == labelFix) && rule != "":
+	case (fix == numberFix || fix == labelFix || fix == dateFix) && rule != "":
 		return fix + "; the rule " + rule + " reads it"
+	case fix == numberFix && f.empty() && !f.joined && len(text) <= maxQuoted && !slices.Contains(notAvailable, text):
+		return fmt.Sprintf("%s; a rule such as {type: category, values: {%q: 0, ...}} gives names numbers", fix, text)
 	}
 	return fix
 }
 
 // nameLabel replaces an integer label by the name of its class in the file.
 func (t *table) nameLabel(c *cell) error {
-	class, err := strconv.Atoi(string(appendText(nil, c.values, c.at)))
+	class, err := strconv.Atoi(textOf(c.values, c.at))
 	if err != nil || class < 0 || class >= len(t.named) {
-		return wrongCell(string(appendText(nil, c.values, c.at)), fmt.Sprintf("a class from 0 to %d, which the metadata of "+
+		return wrongCell(textOf(c.values, c.at), fmt.Sprintf("a class from 0 to %d, which the metadata of "+
 			"the file names", len(t.named)-1), "remove the row")
 	}
 	c.scalar, c.values = scalar{textCell, t.named[class]}, nil
@@ -498,7 +494,7 @@ func (t *table) dataset(name string) (*InMemory, error) {
 			*c = made
 			continue
 		}
-		if t.names != nil && !f.kept && (f.joined || t.names[f.columns[0]] != f.name) {
+		if t.names != nil && !f.kept && (f.joined || nameKey(t.names[f.columns[0]]) != nameKey(f.name)) {
 			for _, i := range f.columns {
 				c.columns = append(c.columns, t.names[i])
 			}

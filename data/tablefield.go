@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ type tableField struct {
 	kind    *dtype.Type   // string, bool, or float32 for all numbers; nil until the first value decides
 	exact   bool          // whether numbers may need float64
 	whole   bool          // whether numbers are int64 until one of them is not an integer, also if joined
+	integer bool          // whether all numbers are integers, for an input of integers
 	real    bool          // whether all numbers are floats
 	kept    bool          // whether it has the texts of cells of CSVOptions.Keep
 	labels  *labels       // nil unless the field is the label
@@ -39,12 +41,16 @@ type tableField struct {
 const (
 	aValue  = "a number, text, true, false, or an array"
 	lineFix = "correct the line, or remove it"
+	// someValues are those of a column without a rule.
+	someValues = "numbers, booleans, text, or lists of them"
 	// missingFix is the advice for a cell without a number.
 	missingFix = "write a value, such as the mean of the column, give the column one by a rule of a schema, or remove " +
 		"the row; a model may also take the column as text and convert it"
 	// numberFix is the advice for a cell of text in a column of numbers.
 	numberFix = "correct it, encode the column by a rule of a schema ({CSVOptions.Schema}), or leave it out " +
 		"({Options.Ignore})"
+	// dateFix is the advice for a date or time without a rule.
+	dateFix = "read the column by a rule of a schema ({CSVOptions.Schema}), or leave it out ({Options.Ignore})"
 )
 
 // labelFix is the advice for a text label where labels are numbers.
@@ -72,7 +78,7 @@ func (f *tableField) add(c cell) error {
 	f.shape = c.shape
 	switch isNumber := f.kind == nil || f.kind.Kind < dtype.BoolKind; {
 	case c.values != nil && f.joined && isNumber:
-		return f.addNumber(string(appendText(nil, c.values, c.at)))
+		return f.addNumber(textOf(c.values, c.at))
 	case c.values != nil && isNumber:
 		return f.addTyped(c)
 	case c.kind != listCell:
@@ -91,10 +97,10 @@ func (f *tableField) checkShape(c cell) error {
 	switch {
 	case c.kind == nullCell:
 		return wrongCell("null", aValue, nullFix)
-	case c.kind == dateCell || c.kind == otherCell:
-		return &RowError{Found: cmp.Or(map[cellKind]string{otherCell: c.text}[c.kind], c.kind.String()),
-			Expected: "numbers, booleans, text, or lists of them", Fix: "convert the column, or leave it out",
-			Err: ErrUnsupported}
+	case c.kind == dateCell:
+		return &RowError{Found: c.kind.String(), Expected: someValues, Fix: dateFix, Err: ErrUnsupported}
+	case c.kind == otherCell:
+		return &RowError{Found: c.text, Expected: someValues, Fix: "convert the column, or leave it out", Err: ErrUnsupported}
 	case c.kind == listCell && c.shape[0] == 0:
 		return wrongCell("an array of 0", "an array of 1", lineFix)
 	case c.kind != listCell && f.shape != nil:
@@ -173,13 +179,19 @@ func (f *tableField) addText(c scalar) error {
 
 // addNumber adds a number.
 func (f *tableField) addNumber(text string) error {
-	if !f.real && f.whole {
-		if v, err := strconv.ParseInt(text, 10, 64); err == nil {
+	if f.integer {
+		if v, ok := wholeNumber(text); ok {
 			f.ints = append(f.ints, v)
 			return nil
 		}
+	} else if v, err := strconv.ParseInt(text, 10, 64); err == nil && f.whole && !f.real {
+		f.ints = append(f.ints, v)
+		return nil
 	}
 	v, err := parseNumber(text)
+	if err == nil && f.integer {
+		err = wrongCell(quote(text), "an integer of 64 bits", "correct it, or leave the column out ({Options.Ignore})")
+	}
 	if err != nil {
 		return err
 	}
@@ -193,6 +205,22 @@ func (f *tableField) addNumber(text string) error {
 	}
 	f.addFloat(v, exact)
 	return nil
+}
+
+// wholeNumber returns the integer of 64 bits that equals a number, such as 3.0 or 1e3.
+func wholeNumber(text string) (int64, bool) {
+	if v, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return v, true
+	}
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || !isDecimal(text) || v != math.Trunc(v) || math.Abs(v) > 1<<63 {
+		return 0, false
+	}
+	if math.Abs(v) < 1<<31 {
+		return int64(v), true
+	}
+	r, ok := new(big.Rat).SetString(text)
+	return r.Num().Int64(), ok && r.IsInt() && r.Num().IsInt64()
 }
 
 // floats makes floats of the numbers.
@@ -321,12 +349,17 @@ func newLabels(o CSVOptions) (*labels, error) {
 }
 
 // list sets the names of the classes in the order of their numbers, unless classes is empty.
-func (l *labels) list(classes []string) (err error) {
+func (l *labels) list(classes []string) error {
 	if len(classes) > 0 {
-		l.listed = classes
-		l.class, err = numbered(classes)
+		l.listed, l.class = classes, make(map[string]int64, len(classes))
 	}
-	return err
+	for i, name := range classes {
+		if _, ok := l.class[name]; ok {
+			return fmt.Errorf("class %q is listed twice: %w", name, ErrField)
+		}
+		l.class[name] = int64(i)
+	}
+	return nil
 }
 
 // addLabel adds a label. The first one decides whether labels are numbers or names.
@@ -403,9 +436,8 @@ func (f *tableField) classOf(text string, numeric bool) (int64, error) {
 	return class, nil
 }
 
-// classes returns the names of the classes of the label; nil if labels are numbers. Classes that the
-// options do not list are numbered in sorted order, so that the numbers do not depend on the order of the
-// rows.
+// classes returns the names of the classes of the label; nil if labels are numbers. Classes that the options do not
+// list are numbered in sorted order, so that the numbers do not depend on the order of the rows.
 func (f *tableField) classes() []string {
 	if f.labels.found == nil {
 		return f.labels.listed

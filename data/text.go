@@ -118,14 +118,3 @@ func (textDecoder) decode(_ *scratch, dst vector, at int, file image.Source, siz
 	dst.(vec[string])[at] = string(raw)
 	return nil
 }
-
-func numbered(classes []string) (map[string]int64, error) {
-	numbers := make(map[string]int64, len(classes))
-	for i, name := range classes {
-		if _, ok := numbers[name]; ok {
-			return nil, fmt.Errorf("class %q is listed twice: %w", name, ErrField)
-		}
-		numbers[name] = int64(i)
-	}
-	return numbers, nil
-}

@@ -346,8 +346,7 @@ func newBoundedMemory(l *limit) *boundedMemory {
 	return &boundedMemory{most: l.max}
 }
 
-// take counts n bytes. It panics if they exceed the limit, since the library expects that an allocation
-// succeeds.
+// take counts n bytes. It panics if they exceed the limit, since the library expects that an allocation succeeds.
 func (m *boundedMemory) take(n int) {
 	if used := m.used.Add(int64(n)); used > m.most {
 		m.err = cmp.Or(m.err, option.Errorf("%w: values of %d bytes or more are needed at a time when decompressed, and the "+

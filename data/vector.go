@@ -23,7 +23,7 @@ type origin interface {
 	copyTo(dst vector, at, from, to int) error
 }
 
-// vector is a slice of any element type. The type switch happens once per dataset, in vectorOf.
+// vector is a slice of any element type. Its type is found once per dataset, in vectorOf.
 type vector interface {
 	origin
 	// element returns a pointer to element i.
@@ -31,8 +31,7 @@ type vector interface {
 	// values returns the slice of the elements in [from, to). Callers cache it, since the
 	// conversion to an interface allocates.
 	values(from, to int) any
-	// copyValues copies the n elements of src, and returns false if src has another length or
-	// element type.
+	// copyValues copies the n elements of src, and returns false if src has another length or element type.
 	copyValues(src any, n int) bool
 	// extend returns the vector with n more elements of undefined value.
 	extend(n int) vector
@@ -77,33 +76,22 @@ func (v vec[T]) fromFortran(shape []int) vector {
 }
 
 func vectorOf(values any) (vector, error) {
-	switch v := values.(type) {
-	case []float32:
-		return vec[float32](v), nil
-	case []float64:
-		return vec[float64](v), nil
-	case []int8:
-		return vec[int8](v), nil
-	case []int16:
-		return vec[int16](v), nil
-	case []int32:
-		return vec[int32](v), nil
-	case []int64:
-		return vec[int64](v), nil
-	case []uint8:
-		return vec[uint8](v), nil
-	case []uint16:
-		return vec[uint16](v), nil
-	case []uint32:
-		return vec[uint32](v), nil
-	case []uint64:
-		return vec[uint64](v), nil
-	case []bool:
-		return vec[bool](v), nil
-	case []string:
-		return vec[string](v), nil
+	for _, of := range []func(any) vector{vectorAs[float32], vectorAs[float64], vectorAs[int8], vectorAs[int16],
+		vectorAs[int32], vectorAs[int64], vectorAs[uint8], vectorAs[uint16], vectorAs[uint32], vectorAs[uint64],
+		vectorAs[bool], vectorAs[string]} {
+		if v := of(values); v != nil {
+			return v, nil
+		}
 	}
 	return nil, fmt.Errorf("values of type %T: %w", values, ErrUnsupported)
+}
+
+// vectorAs returns the vector of a slice of T; nil for another value.
+func vectorAs[T element](values any) vector {
+	if v, ok := values.([]T); ok {
+		return vec[T](v)
+	}
+	return nil
 }
 
 // arrayVector returns the values of an Array. A shape that does not match them is an error.
@@ -134,7 +122,7 @@ func kindOf(name string) (*dtype.Type, error) {
 	return nil, fmt.Errorf("element type %q: %w", name, ErrUnsupported)
 }
 
-func appendText(b []byte, v vector, i int) []byte { return v.kind().AppendText(b, v.element(i)) }
+func textOf(v vector, i int) string { return string(v.kind().AppendText(nil, v.element(i))) }
 
 func bytesOf(v vector, from, to int) []byte {
 	if from == to {
@@ -170,8 +158,7 @@ type fileType struct {
 	utf32 bool // text with four bytes per character
 }
 
-// readArray reads an array up to the end of r, and counts it against
-// the limit.
+// readArray reads an array up to the end of r, and counts it against the limit.
 func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool) (Array, error) {
 	n, err := elements(shape)
 	if err != nil {
@@ -192,8 +179,12 @@ func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool) (Ar
 	if err != nil {
 		return Array{}, corrupt(err)
 	}
-	if err := atEnd(r); err != nil {
-		return Array{}, err
+	switch _, err := io.ReadFull(r, make([]byte, 1)); err { // which also verifies a checksum
+	case io.EOF:
+	case nil:
+		return Array{}, errMore
+	default:
+		return Array{}, corrupt(err)
 	}
 	if fortran && len(shape) > 1 {
 		v = v.fromFortran(shape)
@@ -225,18 +216,12 @@ func readNumbers(r io.Reader, t fileType, count, first int) (vector, error) {
 				raw[i] = min(b, 1)
 			}
 		}
-		reorder(raw, t.size, t.order)
+		if t.size > 1 && t.order != binary.LittleEndian { // the order of this machine, an x86-64
+			for e := range slices.Chunk(raw, t.size) {
+				slices.Reverse(e)
+			}
+		}
 		at += n
 	}
 	return v, nil
-}
-
-// reorder reverses the bytes of each element if order is not the byte order of this machine, an x86-64.
-func reorder(raw []byte, size int, order binary.ByteOrder) {
-	if size == 1 || order == binary.LittleEndian {
-		return
-	}
-	for e := range slices.Chunk(raw, size) {
-		slices.Reverse(e)
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"steadyfit/internal/dtype"
 )
@@ -95,14 +96,18 @@ func (m *InMemory) selected(fields ...string) (*InMemory, error) {
 // Drop returns the dataset without the named fields. Names in LeftOut may be missing.
 func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 	var left []string
+	known := slices.Clone(m.out)
 	for _, c := range m.columns {
 		if !slices.Contains(fields, c.name) {
 			left = append(left, c.name)
 		}
+		if known = append(known, c.columns...); c.columns == nil {
+			known = append(known, strings.TrimPrefix(c.name, KeptPrefix))
+		}
 	}
 	for _, name := range fields {
 		if _, ok := m.column(name); !ok && !slices.Contains(m.out, name) {
-			return nil, m.noField(name)
+			return nil, fmt.Errorf("%s: no field or column %q; the names are %s: %w", m.name, name, list(known), ErrField)
 		}
 	}
 	return m.selected(left...)
@@ -178,10 +183,9 @@ func (m *InMemory) OneHot(field string, classes int) (*InMemory, error) {
 // sampleWeight is the field of WithSampleWeights, and the model input for weights.
 const sampleWeight = "sample_weight"
 
-// WithSampleWeights adds the field sample_weight, float32, with the weight of each sample's class. A
-// class without an entry in weights has weight 1, as with Keras' class_weight. labelField must have
-// one integer per sample. A weight that is negative or not finite is an error, and so is an existing
-// field sample_weight.
+// WithSampleWeights adds the field sample_weight, float32, with the weight of each sample's class. A class without an
+// entry in weights has weight 1, as with Keras' class_weight. labelField must have one integer per sample. A weight
+// that is negative or not finite is an error, and so is an existing field sample_weight.
 func WithSampleWeights(m *InMemory, labelField string, weights map[int64]float64) (*InMemory, error) {
 	c, ok := m.column(labelField)
 	if !ok {

@@ -158,7 +158,7 @@ func jsonValues(content []byte, err *error, yield func(string, value) bool) (mor
 		return false
 	}
 	more = true
-	e := j.members(func(name string, d *json.Decoder) error {
+	e := j.members(j.text, "", func(name string, d *json.Decoder) error {
 		var raw json.RawMessage
 		if err := d.Decode(&raw); err != nil {
 			return wrongJSON(err)
@@ -203,7 +203,7 @@ func jsonValue(c cell) value {
 				return value{err: wrongCell(quote(item.text), "a number within float64", lineFix)}
 			}
 			numbers = append(numbers, n)
-			if n, err := strconv.ParseInt(item.text, 10, 64); err == nil {
+			if n, ok := wholeNumber(item.text); ok {
 				whole = append(whole, n)
 			}
 		}
@@ -213,5 +213,5 @@ func jsonValue(c cell) value {
 			return value{kind: v.kind(), dims: c.shape, count: n, decoded: v, whole: whole}
 		}
 	}
-	return value{err: wrongCell("null, or values of several types", "numbers, booleans, text, or lists of them", lineFix)}
+	return value{err: wrongCell("null, or values of several types", someValues, lineFix)}
 }

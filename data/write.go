@@ -33,8 +33,7 @@ type Writer interface {
 //     exactly samples samples were written. Strings are ErrUnsupported, since NumPy stores text with a
 //     fixed width.
 //
-// Floats that are written as text have enough digits to be read back exactly. Other formats are
-// ErrUnsupported.
+// Floats that are written as text have enough digits to be read back exactly. Other formats are ErrUnsupported.
 func NewWriter(w io.Writer, format string, samples int) (Writer, error) {
 	switch format {
 	case ".csv":
@@ -79,7 +78,7 @@ func (c *csvWriter) Write(fields ...Field) error {
 		for _, v := range vectors {
 			width := v.len() / n
 			for at := range width {
-				text = appendText(text[:0], v, i*width+at)
+				text = v.kind().AppendText(text[:0], v.element(i*width+at))
 				c.row = append(c.row, string(text))
 			}
 		}
@@ -164,7 +163,7 @@ func appendJSONValue(line []byte, v vector, at int) ([]byte, error) {
 	case math.IsInf(f, -1):
 		return append(line, `"-Infinity"`...), nil
 	}
-	return appendText(line, v, at), nil
+	return v.kind().AppendText(line, v.element(at)), nil
 }
 
 type npyWriter struct {

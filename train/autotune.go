@@ -16,10 +16,9 @@ import (
 	"steadyfit/supervise"
 )
 
-// Autotune measures which configuration of a training runs fastest on this machine: the steps
-// per execution, the XLA-compiled signatures of the model, and settings of TensorFlow's executor,
-// its threads, oneDNN and the allocator. Plain steps are used unless another configuration is at
-// least 3% faster with its whole confidence interval.
+// Autotune measures which configuration of a training runs fastest on this machine: the steps per execution, the
+// XLA-compiled signatures of the model, and settings of TensorFlow's executor, its threads, oneDNN and the allocator.
+// Plain steps are used unless another configuration is at least 3% faster with its whole confidence interval.
 //
 // Measurements run at the start of a training in processes of the same program that end before main begins,
 // and take at most 2% of the training and at most 20 s. Their results are kept in the folder steadyfit/tune
@@ -42,8 +41,7 @@ func (t *training) tunesLive() bool {
 		!t.Session.Device.Deterministic && autotune.ThreadVariable() == ""
 }
 
-// autotune chooses the configuration: that of the checkpoint to resume from, or the fastest one
-// by measurements.
+// autotune chooses the configuration: that of the checkpoint to resume from, or the fastest one by measurements.
 func (t *training) autotune(ctx context.Context) error {
 	t.Loop.Hook(fit.Hook{Name: autotuneHook, Save: t.saveChoice})
 	if t.chosen != nil {
@@ -122,15 +120,13 @@ func (t *training) pause(epoch int) int {
 	return pause
 }
 
-// mayRestart reports whether autotune may choose a configuration that needs environment variables, with
-// which the training runs in a child process. The child of a supervisor
-// starts no child.
+// mayRestart reports whether autotune may choose a configuration that needs environment variables, with which the
+// training runs in a child process. The child of a supervisor starts no child.
 func (t *training) mayRestart() bool {
 	return t.worker == nil && supervise.Known(taskName) && t.Allocator == "" && !t.Budget.ofProcess()
 }
 
-// leaveForChild returns an *elsewhere if the choice needs environment variables that this process does not
-// have.
+// leaveForChild returns an *elsewhere if the choice needs environment variables that this process does not have.
 func (t *training) leaveForChild(ctx context.Context) error {
 	missing, err := t.choice.Configuration.Environment()
 	switch {

@@ -60,8 +60,7 @@ func labelHint(err error, ds data.Dataset, model *savedmodels.Model, signature s
 	return err
 }
 
-// checkInput checks the classes of a label, the magnitudes of floats, or the ranges of
-// integers.
+// checkInput checks the classes of a label, the magnitudes of floats, or the ranges of integers.
 func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor,
 	field string) error {
 	rows := int64(0) // rows of the embedding table of the input

@@ -69,8 +69,7 @@ func (c *Config) outcome(err error) error {
 	return failed
 }
 
-// elsewhere is the error of a training that must continue in a child process with other environment
-// variables.
+// elsewhere is the error of a training that must continue in a child process with other environment variables.
 type elsewhere struct {
 	chosen  autotune.Configuration
 	missing []gpuopts.Variable

@@ -142,10 +142,16 @@ func (r *reader) checkInputs(ds *data.InMemory) error {
 	return nil
 }
 
-// checkColumns returns an error for a table in memory whose columns differ from those of the training.
-func (r *reader) checkColumns(ds *data.InMemory) error {
+// checkColumns returns an error for a table in memory whose columns differ from those of the training. If isOther is
+// true, the table is other data than that of the training, which must have names for the values of rows, too.
+func (r *reader) checkColumns(ds *data.InMemory, isOther bool) error {
 	for name, columns := range r.columnsOf(ds) {
-		if known := r.record.Columns[name]; known != nil && !slices.Equal(columns, known) {
+		switch known := r.record.Columns[name]; {
+		case known == nil && isOther && len(columns) > 1:
+			return option.Errorf("%s: input %s takes the columns %s, and the training data has no names for its values: train "+
+				"on a table with these names, or validate with data without names, such as arrays or a table without a header "+
+				"({Data.Header no}): %w", ds.Name(), name, texts.Some(columns), data.ErrField)
+		case known != nil && !slices.Equal(columns, known):
 			return fmt.Errorf("%s: input %s takes the columns %s, and in the training data it took %s: %w", ds.Name(), name,
 				texts.Some(columns), texts.Some(known), data.ErrField)
 		}
@@ -168,8 +174,8 @@ func (r *reader) noteColumns(ds *data.InMemory) {
 	case len(out) > 0:
 		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(),
 			texts.Some(out)))
-	case r.Header == "no" && fieldOf(ds, "x").Columns == nil:
-		r.Note(fmt.Sprintf("%s has no header, so its columns are taken to be, in this order: %s", ds.Name(),
+	case len(fieldOf(ds, "x").Shape) == 1 && fieldOf(ds, "x").Columns == nil:
+		r.Note(fmt.Sprintf("%s has no names of columns, so the values are taken to be, in this order: %s", ds.Name(),
 			texts.Some(r.columns())))
 	}
 }
@@ -206,11 +212,16 @@ func (r *reader) oneHot(ds *data.InMemory) (*data.InMemory, error) {
 		if n := len(shape); n > 0 && n == rank-1 && shape[n-1] == 1 {
 			shape = shape[:n-1]
 		}
-		if f.Name == "" || f.Type == dtype.For[string]().Name || len(shape) != rank-2 {
+		if f.Name == "" || len(shape) != rank-2 {
 			continue
 		}
 		classes := int(in.Shape[rank-1])
 		err := checkNames(ds.Name(), f.Name, f.Classes, classes)
+		if f.Type == dtype.For[string]().Name {
+			err = option.Errorf("%s: field %s has texts, and label %s takes class numbers: convert names to numbers, as with "+
+				"numpy.unique(names, return_inverse=True), or by a rule of type category for a column of a table "+
+				"({Data.Schema}): %w", ds.Name(), f.Name, in.Name, data.ErrLabel)
+		}
 		if err == nil {
 			ds, err = ds.OneHot(f.Name, classes)
 		}

@@ -2,6 +2,7 @@ package train
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
+	"steadyfit/fit"
 	"steadyfit/internal/dtype"
 	"steadyfit/savedmodels"
 )
@@ -127,6 +129,13 @@ func TestOneHotLabels(t *testing.T) {
 	require.ErrorContains(t, err, `t.csv: line 5, column "label" (3): found 3, expected a class from 0 to 2`)
 	_, err = open(t, m, "train", Data{Path: file(t, "t.csv", "a,b,label\n1,2,u\n1,2,v\n1,2,u\n1,2,v\n")})
 	require.ErrorContains(t, err, "field y has the 2 labels u, v, and the model has 3 classes without names")
+	texts, err := data.New("texts", data.Field{Name: "x", Array: data.Array{Shape: []int{2, 2}, Values: make([]float32, 4)}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []string{"ant", "mule"}}})
+	require.NoError(t, err)
+	_, err = open(t, m, "train", Data{Memory: texts})
+	require.ErrorIs(t, err, data.ErrLabel)
+	require.ErrorContains(t, err, "texts: field y has texts, and label y takes class numbers: convert names to numbers, as with "+
+		"numpy.unique(names, return_inverse=True)")
 	for _, c := range []struct {
 		loss  string
 		width int64
@@ -146,10 +155,9 @@ func TestOneHotLabels(t *testing.T) {
 	}
 }
 
-// Columns for an input are an error where the data has none, and where they feed another input.
-func TestColumnsThatAreNone(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+// arrays returns a folder of arrays for the digits model.
+func arrays(t *testing.T) string {
+	t.Helper()
 	dir := t.TempDir()
 	for name, array := range map[string]data.Array{"x": {Shape: []int{2, 64}, Values: make([]float32, 128)},
 		"y": {Shape: []int{2}, Values: []int64{0, 1}}} {
@@ -160,6 +168,71 @@ func TestColumnsThatAreNone(t *testing.T) {
 		require.NoError(t, w.Write(data.Field{Name: name, Array: array}))
 		require.NoError(t, errors.Join(w.Flush(), f.Close()))
 	}
+	return dir
+}
+
+// A training on arrays says nothing about the columns of a table, which may have any order.
+func TestTableAfterArrays(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	dir, named := arrays(t), table(t, 64, "0", "1")
+	plain := file(t, "plain.csv", strings.Repeat("0,", 64)+"1\n")
+	run := func(d Data, validation string) ([]string, error) {
+		var notes []string
+		_, err := Run(t.Context(), Config{Model: m.Dir, Data: d, Validation: validation, Loop: fit.Loop{Batch: 1, Epochs: 1},
+			Report: func(subject string, value any) {
+				if subject == "warning" {
+					notes = append(notes, fmt.Sprint(value))
+				}
+			}})
+		return notes, err
+	}
+	_, err = run(Data{Path: dir}, named)
+	require.ErrorAs(t, err, new(*InputError))
+	require.ErrorContains(t, err, named+": input x takes the columns c0, c1, c2, c3, c4, c5, c6, c7 and 56 more, and the training "+
+		"data has no names for its values: train on a table with these names, or validate with data without names")
+	_, err = run(Data{Path: dir, Header: "no", Label: "-1"}, plain)
+	require.NoError(t, err)
+	notes, err := run(Data{Path: named}, dir)
+	require.NoError(t, err)
+	require.Len(t, notes, 1)
+	assert.Contains(t, notes[0], "has no names of columns, so the values are taken to be, in this order: c0, c1, c2")
+}
+
+// A wrong name among the fields to ignore is reported with the names in the file.
+func TestIgnoredFieldThatIsNone(t *testing.T) {
+	m := modelOf(nil, []savedmodels.Tensor{floats("x", 2)}, []savedmodels.Tensor{floats("y")})
+	for name, text := range map[string]string{"t.csv": "id,a,b,label\n1,2,3,4\n", "t.jsonl": `{"id":1,"a":2,"b":3,"label":4}`} {
+		_, err := open(t, m, "train", Data{Path: file(t, name, text), Ignore: []string{"id", "nosuch"}})
+		require.ErrorContains(t, err, name+`: no field or column "nosuch"; the names are ["id" "a" "b" "label"]`)
+	}
+}
+
+// Names of classes in one of several labels need a rule, which the error shows.
+func TestNamesInOneOfSeveralLabels(t *testing.T) {
+	color := savedmodels.Tensor{Name: "y_color", DType: dtype.Int64, Shape: []int64{-1}}
+	for _, label := range []savedmodels.Tensor{color, floats("y_color", 2)} {
+		m := modelOf(nil, []savedmodels.Tensor{floats("x", 2)}, []savedmodels.Tensor{label, floats("y_size")})
+		d := Data{Path: file(t, "t.csv", "a,b,y_color,y_size\n1,2,red,3\n1,2,blue,4\n")}
+		_, err := open(t, m, "train", d)
+		require.ErrorContains(t, err, `line 2, column "y_color" (3): found "red", expected a number; `)
+		require.ErrorContains(t, err, `a rule such as {type: category, values: {"red": 0, ...}} gives names numbers`)
+		d.Schema = &data.Schema{Columns: map[string]data.Rule{"y_color": {Type: "category", Values: map[string]int64{"red": 0, "blue": 1}}}}
+		ds, err := open(t, m, "train", d)
+		require.NoError(t, err)
+		if label.DType == dtype.Int64 {
+			assert.Equal(t, []int64{0, 1}, values[int64](t, ds, "y_color"))
+		} else {
+			assert.Equal(t, []float32{1, 0, 0, 1}, values[float32](t, ds, "y_color"))
+		}
+	}
+}
+
+// Columns for an input are an error where the data has none, and where they feed another input.
+func TestColumnsThatAreNone(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	dir := arrays(t)
 	_, err = opened(t, m, Data{Path: dir, Inputs: map[string][]string{"x": {"pixels"}}})
 	require.ErrorContains(t, err, "Data.Inputs x=pixels: "+dir+" has no such columns; name its fields like the inputs")
 

@@ -36,9 +36,8 @@ type Data struct {
 	// several labels, Label lists their columns, as in "y_price,y_stars" or "price=cost,stars=rating"; empty
 	// means columns with the names of the labels. A name before = may lack the prefix y_.
 	Label string
-	// Inputs maps inputs to the columns of a table, or the values of records, that feed them
-	// (data.CSVOptions.Inputs). An input that is missing takes the columns that the model records, or those of its
-	// own name.
+	// Inputs maps inputs to the columns of a table, or the values of records, that feed them (data.CSVOptions.Inputs). An
+	// input that is missing takes the columns that the model records, or those of its own name.
 	Inputs map[string][]string
 	// Classes are the class names of text labels and class folders in the order of their numbers. Nil means the
 	// names that the model records or, if it records none, those of the training data in sorted order.
@@ -49,13 +48,11 @@ type Data struct {
 	// Height and Width are the size of images in pixels. Images in a folder are resized to it;
 	// samples that are rows of pixels must have it. 0 means the size that the model takes.
 	Height, Width int
-	// Scale is the range to which bytes from 0 to 255 are scaled. Nil means the range of the
-	// training according to the model's record. Without a recorded range, images in a folder or in
-	// records have the range that the model's input takes, and other bytes are not scaled. A Scale
-	// that differs from the recorded range is an error.
+	// Scale is the range to which bytes from 0 to 255 are scaled. Nil means the range of the training according to the
+	// model's record. Without a recorded range, images in a folder or in records have the range that the model's input
+	// takes, and other bytes are not scaled. A Scale that differs from the recorded range is an error.
 	Scale *[2]float64
-	// MaxBytes is the maximum size of the decompressed data; 0 means the default of
-	// data.Options.
+	// MaxBytes is the maximum size of the decompressed data; 0 means the default of data.Options.
 	MaxBytes int64
 	// Ignore lists fields of the data, values of records, or columns of tables to omit.
 	Ignore []string
@@ -65,8 +62,7 @@ type Data struct {
 	// OnDisk selects whether arrays of .npy and uncompressed .npz files stay on disk: Always, Never,
 	// or empty for files of 1 GiB or more.
 	OnDisk Choice
-	// Schema has rules for columns of a table; nil means the rules in the model's record of its
-	// training.
+	// Schema has rules for columns of a table; nil means the rules in the model's record of its training.
 	Schema *data.Schema
 	// Note receives messages about how a table is read; nil discards them. Run uses Config.Report.
 	Note func(message string)
@@ -226,8 +222,7 @@ func (r *reader) setClasses() error {
 	return nil
 }
 
-// setSchema sets the rules for columns: the rules in the options, which a training records, or else
-// the recorded rules.
+// setSchema sets the rules for columns: the rules in the options, which a training records, or else the recorded rules.
 func (r *reader) setSchema() error {
 	if recorded := r.record.Schema; recorded != nil {
 		r.csv.Schema = &data.Schema{Partial: true}
@@ -263,11 +258,9 @@ func (r *reader) checkRules(given, recorded *data.Schema) error {
 			continue
 		}
 		changed = append(changed, column)
-		for _, value := range slices.Sorted(maps.Keys(before.Values)) {
-			if n, found := now.Values[value]; found && n != before.Values[value] {
-				return refuse("Data.Schema", nil, "column %q: %q has the number %d, and the model was trained with %d; give it "+
-					"that number", column, value, n, before.Values[value])
-			}
+		if text, was, is := before.Renumbers(now); text != "" {
+			return refuse("Data.Schema", nil, "column %q: %q has the number %s, and the model was trained with %s; give it "+
+				"that number", column, text, is, was)
 		}
 	}
 	if len(changed) > 0 && r.Note != nil {
@@ -292,7 +285,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	if err == nil && d.Memory == nil {
 		r.noteColumns(ds)
 	} else if err == nil {
-		err = r.checkColumns(ds)
+		err = r.checkColumns(ds, false)
 	}
 	if err == nil {
 		err = r.checkRange(ds)
@@ -405,8 +398,7 @@ func (r *reader) follow(train *data.InMemory) {
 	}
 }
 
-// checkClasses returns an error for class names whose numbers are unknown or differ from the
-// training.
+// checkClasses returns an error for class names whose numbers are unknown or differ from the training.
 func (r *reader) checkClasses(ds *data.InMemory) error {
 	names, known := fieldOf(ds, "y").Classes, r.csv.Classes
 	if len(known) == 0 {

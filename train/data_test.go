@@ -250,7 +250,7 @@ func TestColumnsOfTheRecord(t *testing.T) {
 	d.Header = "no"
 	_, err = OpenData(m, m.Roles.Predict, d, "test", pass)
 	require.NoError(t, err)
-	assert.Equal(t, []string{d.Path + " has no header, so its columns are taken to be, in this order: c199, c198, " +
+	assert.Equal(t, []string{d.Path + " has no names of columns, so the values are taken to be, in this order: c199, c198, " +
 		"c197, c196, c195, c194, c193, c192 and 192 more"}, notes)
 }
 

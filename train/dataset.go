@@ -113,7 +113,10 @@ func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (trai
 			return nil, wrong("Config.ValidationFraction", t.ValidationFraction, err)
 		}
 	case t.Validation != "":
-		if held, err = t.reader.open(Data{Path: t.Validation}, "validation"); err != nil {
+		if held, err = t.reader.open(Data{Path: t.Validation}, "validation"); err == nil {
+			err = t.reader.checkColumns(held, true)
+		}
+		if err != nil {
 			return nil, err
 		}
 		if name := held.Name(); strings.HasPrefix(name, filepath.Clean(t.Validation)+string(filepath.Separator)) {
@@ -144,8 +147,7 @@ func (t *training) inputs(ds *data.InMemory, signature string) (inputs []savedmo
 	return sig.DataInputs(), fields, err
 }
 
-// weighted adds the class weights to the training data. The class weights refer to the field of the
-// only label.
+// weighted adds the class weights to the training data. The class weights refer to the field of the only label.
 func (t *training) weighted(train *data.InMemory, signature string) (*data.InMemory, error) {
 	if len(t.ClassWeights) == 0 {
 		return train, nil

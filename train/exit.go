@@ -22,13 +22,11 @@ const (
 	exitInterrupted = 130
 )
 
-// ExitCode returns the exit code of a program for an error of Run, which equals the exit code of
-// the command steadyfit: 0 for nil, 2 if an option or an input cannot be used, 3 if there is no
-// TensorFlow or GPU, 4 if the training diverged, 5 if memory ran out, 130 if it was interrupted,
-// and otherwise 1.
+// ExitCode returns the exit code of a program for an error of Run, which equals the exit code of the command steadyfit:
+// 0 for nil, 2 if an option or an input cannot be used, 3 if there is no TensorFlow or GPU, 4 if the training diverged,
+// 5 if memory ran out, 130 if it was interrupted, and otherwise 1.
 func ExitCode(err error) int {
-	// The order of the cases matters: an error about a lack of memory may also wrap the reason why
-	// batches were not split.
+	// The order of the cases matters: an error about a lack of memory may also wrap the reason why batches were not split.
 	var hook *fit.HookError
 	var child *supervise.Error
 	switch {

@@ -19,9 +19,8 @@ import (
 // maxCached is the maximum size of features, unless a budget asks for less.
 var maxCached memory.Bytes = 1 << 30
 
-// cacheFeatures computes the features of the training and validation data. It replaces the data
-// with the features, and the model with its part that trains on them. It does nothing if the
-// options or the model forbid it.
+// cacheFeatures computes the features of the training and validation data. It replaces the data with the features, and
+// the model with its part that trains on them. It does nothing if the options or the model forbid it.
 func (t *training) cacheFeatures(ctx context.Context) error {
 	// The configuration of t.chosen was chosen without cached features.
 	if t.CacheFeatures == "" || t.CacheFeatures == Auto && (!autotune.Freezes(t.model) || t.chosen != nil) {
@@ -53,8 +52,7 @@ func (e *noFeatures) Error() string { return e.err.Error() }
 
 func no(format string, args ...any) error { return &noFeatures{fmt.Errorf(format, args...)} }
 
-// tryFeatures implements cacheFeatures. Its error is a noFeatures if the training can continue
-// without cached features.
+// tryFeatures implements cacheFeatures. Its error is a noFeatures if the training can continue without cached features.
 func (t *training) tryFeatures(ctx context.Context) error {
 	if err := t.mayCache(); err != nil {
 		return err
@@ -138,8 +136,7 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, x feat
 	return c, err
 }
 
-// setFirstRate sets the first learning rate that is not 0, since training for comparison must
-// change weights.
+// setFirstRate sets the first learning rate that is not 0, since training for comparison must change weights.
 func (t *training) setFirstRate(s *session.Session) error {
 	if t.Loop.LearningRate == nil {
 		return nil

@@ -18,9 +18,8 @@ import (
 
 // Profile selects train steps to trace. The zero value traces none.
 type Profile struct {
-	// First and Last are the numbers of the first and the last step, from 1. At most 1000
-	// steps can be traced, since a viewer has the whole file in memory. A training has the trace of
-	// one execution in memory.
+	// First and Last are the numbers of the first and the last step, from 1. At most 1000 steps can be traced, since a
+	// viewer has the whole file in memory. A training has the trace of one execution in memory.
 	First, Last int64
 	// File receives the times of all operations in the Trace Event Format, which Perfetto and
 	// chrome://tracing open. An existing file is replaced. A process that resumes between First and

@@ -2,6 +2,7 @@ package train
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"image"
 	"image/png"
@@ -151,6 +152,39 @@ func TestReplacedRules(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
+	}
+	bools := func(yes, no string) data.Rule {
+		return data.Rule{Type: "bool", TrueValues: []string{yes}, FalseValues: []string{no}}
+	}
+	for _, c := range []struct {
+		before, now data.Rule
+		says        string // empty for a rule that reads no text otherwise
+	}{
+		{bools("0", "7"), bools("7", "0"), `column "c0": "0" has the number 0, and the model was trained with 1; give it that number`},
+		{bools("0", "7"), data.Rule{Type: "bool"}, `"0" has the number 0, and the model was trained with 1`},
+		{data.Rule{Type: "bool"}, bools("0", "1"), `"1" has the number 0, and the model was trained with 1`},
+		{bools("0", "7"), data.Rule{Type: "bool", TrueValues: []string{"0", "yes"}, FalseValues: []string{"7", "no"}}, ""},
+		{data.Rule{Type: "date", Unit: "seconds"}, data.Rule{Type: "date"},
+			`"2001-2-3" has the number 11356, and the model was trained with 981158400`},
+		{data.Rule{Type: "date", Format: "%d/%m/%Y"}, data.Rule{Type: "date", Format: "%m/%d/%Y"},
+			`"3/2/2001" has the number 11383, and the model was trained with 11356`},
+		{data.Rule{Type: "date", Unit: "days"}, data.Rule{Type: "date", Format: "%Y-%m-%d"}, ""},
+		{data.Rule{Type: "float", Decimal: ","}, data.Rule{Type: "float", Thousands: ","},
+			`"1,234" has the number 1234, and the model was trained with 1.234`},
+		{data.Rule{Type: "int"}, data.Rule{Type: "category", Values: map[string]int64{"0": 0, "1": 2}},
+			`"1" has the number 2, and the model was trained with 1`},
+		{data.Rule{Type: "int"}, data.Rule{Type: "float"}, ""},
+	} {
+		recorded, err := json.Marshal(data.Schema{Columns: map[string]data.Rule{"c0": c.before}})
+		require.NoError(t, err)
+		now := Data{Path: table(t, 64, "0"), Schema: &data.Schema{Columns: map[string]data.Rule{"c0": c.now}}}
+		_, err = newReader(m.WithRecord(&savedmodels.DataRecord{Schema: recorded}), m.Roles.Train, now)
+		if c.says == "" {
+			require.NoError(t, err, "%v", c)
+			continue
+		}
+		require.ErrorAs(t, err, new(*option.Error))
+		assert.ErrorContains(t, err, c.says)
 	}
 }
 

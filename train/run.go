@@ -219,8 +219,7 @@ func (t *training) openInputs() error {
 	return t.checkLoop()
 }
 
-// orRestart returns the error that requests another process, if the loop ended because of that
-// request.
+// orRestart returns the error that requests another process, if the loop ended because of that request.
 func (t *training) orRestart(h *fit.History, err error) error {
 	if t.restartErr == nil || h.Done || err != nil {
 		return err
@@ -254,9 +253,8 @@ func (t *training) openModel() (err error) {
 	return nil
 }
 
-// adapt makes this process resume the training if an earlier process started it (continues), without
-// another check of the images. Only the first of several ranks writes checkpoints and resumes from them; the
-// others take over its state.
+// adapt makes this process resume the training if an earlier process started it (continues), without another check of
+// the images. Only the first of several ranks writes checkpoints and resumes from them; the others take over its state.
 func (t *training) adapt(continues bool) {
 	t.Resume = t.Resume || continues
 	if rank, _ := t.ranked(); rank > 0 {
@@ -440,8 +438,7 @@ func (t *training) chooseSteps() error {
 	return t.compile()
 }
 
-// reportEffects reports the resolved settings, for which it may trace a step. The session
-// undoes that step.
+// reportEffects reports the resolved settings, for which it may trace a step. The session undoes that step.
 func (t *training) reportEffects(ctx context.Context) error {
 	e, err := t.session.Resolved(ctx, data.Batch{})
 	if err == nil && t.traces() && t.Session.StepsPerExecution < 2 {

@@ -276,8 +276,7 @@ func (w *Worker) cost(format imageFormat, c image.Config, size int64) int64 {
 	return perPixel*int64(c.Width)*int64(c.Height) + more
 }
 
-// whole returns an RGBA image that contains a rectangle of a picture, and the place of the rectangle in
-// that image.
+// whole returns an RGBA image that contains a rectangle of a picture, and the place of the rectangle in that image.
 func (w *Worker) whole(picture image.Image, from image.Rectangle) (*image.RGBA, image.Rectangle) {
 	if whole, ok := picture.(*image.RGBA); ok {
 		return whole, from
