@@ -185,7 +185,7 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 func (t *training) weightedClasses(train *data.InMemory, label string, n int) (map[int64]string, error) {
 	names := fieldOf(train, label).Classes
 	n = max(n, len(names))
-	if shape := fieldOf(train, label).Shape; len(shape) == 1 { // one-hot
+	if shape := fieldOf(train, label).Shape; len(shape) == 1 && shape[0] > 1 { // one-hot
 		n = shape[0]
 	}
 	classes := make(map[int64]string, len(t.ClassWeights))

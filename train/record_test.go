@@ -432,6 +432,24 @@ func TestClassWeightsOfNumberedNames(t *testing.T) {
 	}
 }
 
+// Labels with a dimension of size 1 are numbers, and no one-hot vectors.
+func TestClassWeightsOfLabelsInColumns(t *testing.T) {
+	in := func(name string, shape ...int64) savedmodels.Tensor {
+		return savedmodels.Tensor{Name: name, DType: 1, Shape: shape}
+	}
+	learn := savedmodels.Signature{Name: "train", Inputs: []savedmodels.Tensor{in("sample_weight", -1), in("x", -1, 1),
+		in("y", -1, 1)}}
+	model := &savedmodels.Model{Signatures: []savedmodels.Signature{learn, {Name: "predict", Inputs: learn.Inputs[1:2]}},
+		Roles: savedmodels.Roles{Train: "train", Predict: "predict"}}
+	array := func(values ...float32) data.Array { return data.Array{Shape: []int{len(values), 1}, Values: values} }
+	ds, err := data.New("arrays", data.Field{Name: "x", Array: array(1, 2, 3)}, data.Field{Name: "y", Array: array(0, 1, 1)})
+	require.NoError(t, err)
+	tr := &training{Config: Config{ClassWeights: map[string]float64{"1": 5}, Loop: fit.Loop{Batch: 1}}, model: model}
+	got, err := tr.weighted(ds, "train")
+	require.NoError(t, err)
+	assert.Equal(t, []float32{1, 5, 5}, values[float32](t, got, "sample_weight"))
+}
+
 // Fields that a training left out are also left out in evaluations and predictions.
 func TestIgnoredFieldsAreRecorded(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
