@@ -29,6 +29,7 @@ class Inputs:
         """Decide the names, dtypes and shapes of the model's inputs; build the model."""
         keras, model, given = self.keras, self.model, options.inputs
         self.names = Names()
+        self.size, self._sized, self.takes = 4, {}, True  # of open dimensions; takes: whether the model takes the size
         self.inputs: dict[str, Spec] = {}
         self._symbolic: dict[int, str] = {}  # names of inputs, by id of the tensor in the model
         # A Sequential contains a functional model; other models have no structure of inputs.
@@ -79,7 +80,6 @@ class Inputs:
 
     def _find_size(self) -> None:
         """Find a size for open dimensions that the model takes, and the shapes of outputs for it."""
-        self.size, self._sized, self.takes = 4, {}, True  # takes: whether the model takes the size
         if not self.calls or not any(None in spec.shape for spec in self.inputs.values()):
             return
         self.takes, random = False, np.random.default_rng(0)

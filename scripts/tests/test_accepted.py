@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
+import conformance_steps
 import export
 
 A = layers.Conv2D
@@ -107,6 +108,7 @@ CASES = {
         lambda: sequential(keras.Input((4,)), layers.Dense(1), loss=logarithm),
         {"input_ranges": {"y": (0.5, 2)}},
     ),
+    "two networks": (lambda: conformance_steps.gan().model, {"inputs": {"x": "float32[6]"}, "loss_output": "g_loss"}),
     "lists in a dictionary": (nested, {}),
     "equal paths": (equal_paths, {}),
     "tf.Variable": (lambda: own(Scaled), {"inputs": {"x": "float32[3]"}}),
