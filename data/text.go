@@ -24,6 +24,15 @@ func openText(path string, o Options, l *limit) (*InMemory, error) {
 	return readTextTable(path, r, o, l)
 }
 
+// Parse reads the content of a CSV file or of JSON lines, whose name has the extension of such a file.
+func Parse(name string, content []byte, o Options) (*InMemory, error) {
+	if ext := plainExt(name); ext != ".csv" && ext != ".tsv" && ext != ".jsonl" {
+		return nil, fmt.Errorf("%s: the extension is %w; expected .csv, .tsv, .jsonl or .ndjson", name, ErrUnsupported)
+	}
+	o.CSV.ignore = o.Ignore
+	return readTextTable(name, bytes.NewReader(content), o, newLimit(o.MaxBytes))
+}
+
 // readTextTable reads a table from the content of a file.
 func readTextTable(path string, r io.Reader, o Options, l *limit) (*InMemory, error) {
 	text, err := textReader(l.reader(r))

@@ -247,8 +247,8 @@ func (x *featureStep) batch(ctx context.Context, b data.Batch) (data.Batch, erro
 	}
 	small := data.Batch{Size: b.Size, Index: b.Index}
 	for _, t := range x.Signature.Outputs {
-		a, err := x.Array(t.Name)
-		if err != nil {
+		var a data.Array
+		if err := x.Read(t.Name, &a); err != nil {
 			return b, err
 		}
 		if len(a.Shape) == 0 || a.Shape[0] != b.Size {

@@ -155,12 +155,8 @@ func (d *preprocessed) apply(epoch, batch int, in data.Array, buffer any) (out d
 	if err != nil {
 		return out, err
 	}
-	t, err := d.step.Output(0)
-	if err != nil {
-		return out, err
-	}
-	defer t.Close()
-	if out, err = arrayOf(t, buffer); err == nil && (len(out.Shape) == 0 || out.Shape[0] != in.Shape[0]) {
+	out.Values = buffer
+	if err = readOutput(d.step, 0, &out); err == nil && (len(out.Shape) == 0 || out.Shape[0] != in.Shape[0]) {
 		err = fmt.Errorf("%w: %d samples went in, and values of shape %v came out; the first size must be the "+
 			"number of samples", errPreprocessing, in.Shape[0], out.Shape)
 	}

@@ -15,7 +15,8 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Step is a prepared signature, which can run repeatedly. One goroutine at a time may use it.
+// Step is a prepared signature, which can run repeatedly. One goroutine at a time may use it. Steps of a session with
+// Options.ReadOnly may run at the same time.
 type Step struct {
 	binding
 	session *Session
@@ -140,27 +141,30 @@ func (st *Step) Output(name string) (*tfbind.Tensor, error) {
 	return st.tf.Output(i)
 }
 
-// Array copies an output of the last run into Go memory. Half-precision values become float32, without
-// rounding.
-func (st *Step) Array(name string) (a data.Array, err error) {
-	t, err := st.Output(name)
+// Read copies an output of the last run to an array, whose memory it reuses. Half-precision values become float32,
+// without rounding.
+func (st *Step) Read(name string, a *data.Array) error {
+	i, err := st.output(name)
+	if err == nil {
+		err = readOutput(st.tf, i, a)
+	}
 	if err != nil {
-		return a, err
+		return fmt.Errorf("output %s: %w", name, err)
 	}
-	defer t.Close()
-	if a, err = arrayOf(t, nil); err != nil {
-		return a, fmt.Errorf("output %s: %w", name, err)
-	}
-	return a, nil
+	return nil
 }
 
-// arrayOf copies a tensor into Go memory: into that of buffer, if it fits.
-func arrayOf(t *tfbind.Tensor, buffer any) (a data.Array, err error) {
-	for _, d := range t.Shape() {
+// readOutput copies an output of a native step.
+func readOutput(st *tfbind.Step, i int, a *data.Array) error {
+	values, dims, err := st.Read(i, a.Values)
+	if err != nil {
+		return err
+	}
+	a.Values, a.Shape = values, a.Shape[:0]
+	for _, d := range dims {
 		a.Shape = append(a.Shape, int(d))
 	}
-	a.Values, err = t.Slice(buffer)
-	return a, err
+	return nil
 }
 
 func (st *Step) output(name string) (int, error) {

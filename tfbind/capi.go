@@ -4,6 +4,8 @@ package tfbind
 // #cgo LDFLAGS: -ldl -lm
 // #include <stdlib.h>
 // #include "shim.h"
+// #cgo noescape sf_describe_tensor
+// #cgo nocallback sf_describe_tensor
 import "C"
 
 import (
@@ -54,7 +56,7 @@ func (cgoAPI) deleteTensor(tensor ptr, ownedStrings int64) {
 	C.sf_delete_tensor((*C.TF_Tensor)(tensor), C.int64_t(ownedStrings))
 }
 
-func (cgoAPI) describeTensor(tensor ptr) tensorInfo {
+func (cgoAPI) describeTensor(tensor ptr, shape []int64) tensorInfo {
 	t := (*C.TF_Tensor)(tensor)
 	var (
 		dtype           C.uint
@@ -64,11 +66,11 @@ func (cgoAPI) describeTensor(tensor ptr) tensorInfo {
 	)
 	C.sf_describe_tensor(t, &dtype, &ndims, &bytes, &elements, &data)
 	info := tensorInfo{
-		dtype: DType(dtype), shape: make([]int64, int(ndims)),
+		dtype: DType(dtype), shape: shape,
 		bytes: int64(bytes), elements: int64(elements), data: data,
 	}
-	for i := range info.shape {
-		info.shape[i] = int64(C.sf_tensor_dim(t, C.int(i)))
+	for i := range int(ndims) {
+		info.shape = append(info.shape, int64(C.sf_tensor_dim(t, C.int(i))))
 	}
 	return info
 }
@@ -240,6 +242,11 @@ func (cgoAPI) borrowInput(step ptr, i int, dtype DType, dims []int64, data ptr, 
 }
 
 func (cgoAPI) releaseInput(step ptr, i int) { C.sf_step_release((*C.sf_step)(step), C.int(i)) }
+
+func (cgoAPI) output(step ptr, i int) ptr {
+	s := (*C.sf_step)(step)
+	return unsafe.Slice((*ptr)(ptr(s.outputs)), int(s.nfetches))[i]
+}
 
 func (cgoAPI) takeOutput(step ptr, i int) ptr {
 	return ptr(C.sf_step_take((*C.sf_step)(step), C.int(i)))

@@ -9,7 +9,8 @@ type native interface {
 
 	newTensor(dtype DType, dims []int64, bytes int64) (tensor, data ptr)
 	deleteTensor(tensor ptr, ownedStrings int64)
-	describeTensor(tensor ptr) tensorInfo
+	// describeTensor appends the shape to shape.
+	describeTensor(tensor ptr, shape []int64) tensorInfo
 	setStrings(tensor ptr, values []string)
 	getString(tensor ptr, i int) string
 
@@ -33,6 +34,7 @@ type native interface {
 	setInputStrings(step ptr, i int, values []string)
 	borrowInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool
 	releaseInput(step ptr, i int)
+	output(step ptr, i int) ptr // nil after takeOutput
 	takeOutput(step ptr, i int) ptr
 	runStep(step, options, metadata ptr) int
 	runStepWith(step ptr, inputs []ptr, options ptr) int

@@ -32,6 +32,7 @@ type Step struct {
 	busy    atomic.Bool
 	ran     bool
 	yielded time.Time
+	shape   []int64 // scratch: the result of Read
 }
 
 type input struct {
@@ -353,9 +354,34 @@ func (st *Step) Output(i int) (*Tensor, error) {
 	}
 	t := capi.takeOutput(p, i)
 	if t == nil {
-		return nil, fmt.Errorf("step output %s was already taken: %w", st.fetches[i].name(), ErrClosed)
+		return nil, st.taken(i)
 	}
 	return wrapTensor(t, 0), nil
+}
+
+func (st *Step) taken(i int) error {
+	return fmt.Errorf("step output %s was already taken: %w", st.fetches[i].name(), ErrClosed)
+}
+
+// Read copies output i of the last run to a flat slice as Tensor.Slice does. The shape is valid until the next Read.
+// Read does not allocate if buf has the type and the length of the output.
+func (st *Step) Read(i int, buf any) (values any, shape []int64, err error) {
+	p, err := st.use()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer st.done()
+	if err := st.readable(i); err != nil {
+		return nil, nil, err
+	}
+	t := capi.output(p, i)
+	if t == nil {
+		return nil, nil, st.taken(i)
+	}
+	info := capi.describeTensor(t, st.shape[:0])
+	st.shape = info.shape
+	values, err = sliceOf(t, info, buf)
+	return values, info.shape, err
 }
 
 func (st *Step) readable(i int) error {

@@ -94,7 +94,7 @@ func allocate(d DType, size int, n int64, shape []int64) (tensor, data ptr, err 
 // wrapTensor takes ownership of a native tensor. ownedStrings is the number of strings in it
 // that this package made.
 func wrapTensor(p ptr, ownedStrings int64) *Tensor {
-	info := capi.describeTensor(p)
+	info := capi.describeTensor(p, nil)
 	h := newHandle(p, tensorKind, info.bytes, func(p ptr) { capi.deleteTensor(p, ownedStrings) })
 	t := &Tensor{h: h, info: info}
 	watch(t, h)
@@ -160,20 +160,24 @@ func Values[T element](t *Tensor) ([]T, error) {
 	if err := t.expect(dtypeOf[T]()); err != nil {
 		return nil, err
 	}
-	out := make([]T, t.info.elements)
-	s, ok := any(out).([]string)
-	if !ok {
-		return out, t.copyTo(ptr(unsafe.SliceData(out)))
-	}
 	p, err := t.h.acquire()
 	if err != nil {
 		return nil, err
 	}
 	defer t.h.release()
-	for i := range s {
-		s[i] = capi.getString(p, i)
+	return valuesOf[T](p, t.info), nil
+}
+
+func valuesOf[T element](tensor ptr, info tensorInfo) []T {
+	out := make([]T, info.elements)
+	if s, ok := any(out).([]string); ok {
+		for i := range s {
+			s[i] = capi.getString(tensor, i)
+		}
+	} else {
+		info.copyTo(ptr(unsafe.SliceData(out)))
 	}
-	return out, nil
+	return out
 }
 
 // Raw copies the elements in their native representation, which is little-endian on all
@@ -182,57 +186,69 @@ func (t *Tensor) Raw() ([]byte, error) {
 	if t.info.dtype.Size() == 0 {
 		return nil, fmt.Errorf("%w: a tensor of %s has no elements of fixed size", ErrType, t.info.dtype)
 	}
+	if _, err := t.h.acquire(); err != nil {
+		return nil, err
+	}
+	defer t.h.release()
 	raw := make([]byte, t.info.elements*int64(t.info.dtype.Size()))
-	return raw, t.copyTo(ptr(unsafe.SliceData(raw)))
+	t.info.copyTo(ptr(unsafe.SliceData(raw)))
+	return raw, nil
 }
 
 // copyTo copies the elements to memory of their size. The elements must not be strings.
-func (t *Tensor) copyTo(to ptr) error {
-	if _, err := t.h.acquire(); err != nil {
-		return err
+func (info *tensorInfo) copyTo(to ptr) {
+	if size := info.elements * int64(info.dtype.Size()); info.data != nil {
+		copy(unsafe.Slice((*byte)(to), size), unsafe.Slice((*byte)(info.data), size))
 	}
-	defer t.h.release()
-	if size := t.info.elements * int64(t.info.dtype.Size()); t.info.data != nil {
-		copy(unsafe.Slice((*byte)(to), size), unsafe.Slice((*byte)(t.info.data), size))
-	}
-	return nil
 }
 
 // Slice copies the elements to a flat slice of their Go type. Float16 and BFloat16 become
 // float32, without rounding. Slice uses the memory of buf if buf has the right type and
 // capacity; strings and half-precision values never use it.
 func (t *Tensor) Slice(buf any) (any, error) {
-	switch t.info.dtype {
+	p, err := t.h.acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer t.h.release()
+	return sliceOf(p, t.info, buf)
+}
+
+// sliceOf implements Tensor.Slice. It does not allocate if buf has the right type and length.
+func sliceOf(tensor ptr, info tensorInfo, buf any) (any, error) {
+	switch info.dtype {
 	case String:
-		return Values[string](t)
+		return valuesOf[string](tensor, info), nil
 	case Float16:
-		return widened[dtype.Half](t)
+		return widened[dtype.Half](tensor, info), nil
 	case BFloat16:
-		return widened[dtype.BFloat](t)
+		return widened[dtype.BFloat](tensor, info), nil
 	}
-	typ := dtype.ByCode(int32(t.info.dtype))
+	typ := dtype.ByCode(int32(info.dtype))
 	if typ == nil {
-		return nil, fmt.Errorf("%w: a tensor of %s cannot be read", ErrType, t.info.dtype)
+		return nil, fmt.Errorf("%w: a tensor of %s cannot be read", ErrType, info.dtype)
 	}
-	n := int(t.info.elements)
-	if dtype.Of(buf) != typ || reflect.ValueOf(buf).Cap() < n {
+	n := int(info.elements)
+	switch has, _, length := dtype.Data(buf); {
+	case has == typ && length == n:
+	case has == typ && reflect.ValueOf(buf).Cap() >= n:
+		buf = reflect.ValueOf(buf).Slice(0, n).Interface()
+	default:
 		buf = typ.Make(n)
 	}
-	to := reflect.ValueOf(buf).Slice(0, n)
-	return to.Interface(), t.copyTo(to.UnsafePointer())
+	_, first, _ := dtype.Data(buf)
+	info.copyTo(first)
+	return buf, nil
 }
 
 func widened[T interface {
 	dtype.Half | dtype.BFloat
 	Float32() float32
-}](t *Tensor) ([]float32, error) {
-	narrow, err := Values[T](t)
-	if err != nil {
-		return nil, err
-	}
+}](tensor ptr, info tensorInfo) []float32 {
+	narrow := valuesOf[T](tensor, info)
 	wide := make([]float32, len(narrow))
 	for i, v := range narrow {
 		wide[i] = v.Float32()
 	}
-	return wide, nil
+	return wide
 }

@@ -31,6 +31,8 @@ type Data struct {
 	Path string
 	// Memory is a dataset that replaces Path. Run does not close it.
 	Memory *data.InMemory
+	// Content is the content of the file Path, which must be a CSV file or JSON lines. Nil means that the file is read.
+	Content []byte
 	// Label is the label column of a table, or the label in records: its name or, in a CSV file, its number
 	// from 1, or -1 for the last. Empty means the name of the label in the model, label or y. If the model has
 	// several labels, Label lists their columns, as in "y_price,y_stars" or "price=cost,stars=rating"; empty
@@ -325,7 +327,12 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore,
 		Unlabelled: r.predicts, MaxBytes: r.MaxBytes}
 	for _, o.CSV.Label = range r.labelNames() {
-		if ds, err = data.Open(d.Path, o); !errors.Is(err, data.ErrField) {
+		if d.Content != nil {
+			ds, err = data.Parse(d.Path, d.Content, o)
+		} else {
+			ds, err = data.Open(d.Path, o)
+		}
+		if !errors.Is(err, data.ErrField) {
 			break
 		}
 	}

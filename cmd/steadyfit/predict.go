@@ -167,8 +167,8 @@ func (p predictions) batch(ctx context.Context, ds *data.InMemory, b data.Batch)
 		fields = append(fields, data.Field{Name: name, Array: a})
 	}
 	for _, name := range p.names {
-		a, err := p.step.Array(name)
-		if err != nil {
+		var a data.Array
+		if err := p.step.Read(name, &a); err != nil {
 			return nil, err
 		}
 		if len(a.Shape) == 0 || a.Shape[0] != b.Size {

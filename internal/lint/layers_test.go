@@ -28,6 +28,7 @@ var layers = [][]string{
 	{"fit/..."},
 	{"internal/autotune", "internal/budget"},
 	{"train"},
+	{"serve"},
 	// What measures and examines.
 	{"internal/doctor", "internal/explain"},
 	{"internal/lab/..."},

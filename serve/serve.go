@@ -1,0 +1,214 @@
+// Package serve computes the predictions of a SavedModel in the process of a program.
+//
+// Open loads a model, or the newest version in a folder of versions. Predictor.Predict may be called by any number of
+// goroutines. Each call is computed by one version of the model, from its columns and classes to its weights.
+//
+// # Inputs and outputs
+//
+// Predict takes its samples as one of
+//
+//   - a pointer to a struct, which is one sample, or a slice of structs;
+//   - a *data.Batch, whose fields have the names of the inputs, or the names x and y of data files;
+//   - JSON, which is read as in a training: by the names of columns, with the categories, the rules and the scale
+//     that the model records.
+//
+// It writes the predictions to a pointer to a struct, a pointer to a slice of structs, or a *data.Batch, whose memory
+// it reuses. A field of a struct has the tag `tensor:"NAME"`, where NAME is the input or output in the model, or its
+// own name in any case. It is a number, a bool or a string, or a slice or an array of them that has the values of a
+// sample in row-major order. Its type is that of the tensor; float32 stands for float16 and bfloat16.
+//
+//	type flower struct {
+//		Sizes []float32 `tensor:"x"`
+//	}
+//	type answer struct {
+//		Scores [3]float32 `tensor:"output_0"`
+//	}
+//	p, err := serve.Open(ctx, "models/flowers", serve.Options{})
+//	...
+//	var a answer
+//	err = p.Predict(ctx, &flower{Sizes: sizes}, &a)
+//
+// # Calls that run together
+//
+// At most Options.Parallel runs compute at a time. The other calls wait. With Options.Batch, a run takes the samples
+// of several waiting calls. A sample may round differently in a larger batch, as in any program that uses TensorFlow.
+//
+// # Versions
+//
+// Refresh, which Options.Every calls regularly, loads the newest version in the folder and then passes new calls to it.
+// A version that cannot be loaded leaves the old one serving. A version is closed once its last call has returned.
+//
+// # Memory
+//
+// A call with a pointer to a struct and a *data.Batch or a pointer to a struct as its result allocates no memory once
+// earlier calls had the same sizes, unless the values are strings or half-precision floats. A version has one set of
+// buffers for each run at a time.
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"steadyfit/session"
+)
+
+// Options configure a Predictor. The zero value serves each call alone, from the newest version when Open is called.
+type Options struct {
+	// Signature is the signature to run. Empty means that of the role predict (savedmodels.Roles).
+	Signature string
+	// Parallel is the maximum number of runs at a time. 0 means GOMAXPROCS.
+	Parallel int
+	// Batch is the maximum number of samples of several calls that run together. 0 and 1 mean that each call runs alone.
+	// A call with more samples runs alone, too.
+	Batch int
+	// Delay is how long a run with fewer samples than Batch waits for more calls. 0 means that a run takes the calls that
+	// wait already.
+	Delay time.Duration
+	// Every is the time between two calls of Refresh. 0 means that the program calls it.
+	Every time.Duration
+	// Session configures TensorFlow and the model. Open sets ReadOnly and Only. On a CPU, it sets CallerRuns, since calls
+	// run beside each other.
+	Session session.Options
+	// Log receives a message for each version that starts or fails. Nil means slog.Default().
+	Log *slog.Logger
+}
+
+// ErrClosed means that the Predictor was closed.
+var ErrClosed = errors.New("the predictor is closed")
+
+// ErrInput means that the samples or the result of a call do not fit the model.
+var ErrInput = errors.New("the call does not fit the model")
+
+// Predictor computes the predictions of a model. Its methods may be called by several goroutines.
+type Predictor struct {
+	dir string
+	o   Options
+
+	refreshing sync.Mutex          // held by Refresh
+	failed     map[int64]time.Time // when versions that could not be loaded were written, by number
+	versions   sync.WaitGroup      // the versions that are not closed yet
+	follower   sync.WaitGroup
+	stop       context.CancelFunc // ends the follower
+
+	mu        sync.Mutex
+	current   *version // nil after Close
+	free      int      // number of runs that may begin
+	waiting   []*call  // calls for which no run may begin
+	idle      []*call  // calls that have ended, for reuse
+	gathering *call    // the call whose run waits for Options.Delay
+}
+
+// Open loads the SavedModel at dir, or the newest version in the folder dir. The result must be closed.
+func Open(ctx context.Context, dir string, o Options) (*Predictor, error) {
+	o.Parallel = cmp.Or(max(o.Parallel, 0), runtime.GOMAXPROCS(0))
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	p := &Predictor{dir: dir, o: o, free: o.Parallel, failed: map[int64]time.Time{}, stop: func() {}}
+	if err := p.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	if o.Every > 0 {
+		following, stop := context.WithCancel(context.WithoutCancel(ctx))
+		p.stop = stop
+		p.follower.Go(func() { p.follow(following) })
+	}
+	return p, nil
+}
+
+// Close waits for the calls that have begun and closes the model. Later calls are ErrClosed.
+func (p *Predictor) Close() error {
+	p.stop()
+	p.follower.Wait()
+	p.refreshing.Lock()
+	defer p.refreshing.Unlock()
+	p.serve(nil)
+	p.versions.Wait()
+	return nil
+}
+
+// Version returns the number of the version that new calls get. It is 0 for a model that is no version, and after
+// Close.
+func (p *Predictor) Version() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current == nil {
+		return 0
+	}
+	return p.current.Number
+}
+
+// Predict computes the signature for the samples in and writes the results to out. The documentation of the package
+// has the types of both. in and out must not change until Predict returns.
+//
+// If ctx ends while the call waits for other calls, Predict returns its cause. A run that has begun cannot be stopped;
+// Predict then returns the result of the run. Errors of TensorFlow are *tfbind.Error.
+func (p *Predictor) Predict(ctx context.Context, in, out any) error {
+	if ctx == nil {
+		return errors.New("predict: the context is nil; pass one, such as context.Background()")
+	}
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("predict: %w", err)
+	}
+	c := p.begin()
+	if c == nil {
+		return fmt.Errorf("predict: %w", ErrClosed)
+	}
+	defer p.end(c)
+	err := c.version.fill(c, in, out)
+	if err == nil {
+		err = p.do(ctx, c)
+	}
+	if err != nil {
+		return fmt.Errorf("predict: %w", err)
+	}
+	return nil
+}
+
+// begin returns a call of the version that serves new calls; nil after Close.
+func (p *Predictor) begin() (c *call) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current == nil {
+		return nil
+	}
+	p.current.uses++
+	if last := len(p.idle) - 1; last >= 0 {
+		c, p.idle = p.idle[last], p.idle[:last]
+	} else {
+		c = &call{wake: make(chan bool, 1), full: make(chan struct{}, 1)}
+	}
+	c.version = p.current
+	return c
+}
+
+// end ends a call, and drops its references to the values of the caller.
+func (p *Predictor) end(c *call) {
+	v := c.version
+	c.request, c.version, c.err = request{sizes: c.sizes[:0], fields: c.fields[:0]}, nil, nil
+	select {
+	case <-c.full:
+	default:
+	}
+	p.mu.Lock()
+	p.idle = append(p.idle, c)
+	p.mu.Unlock()
+	p.release(v)
+}
+
+// release ends the use of a version. The last use closes the version.
+func (p *Predictor) release(v *version) {
+	p.mu.Lock()
+	v.uses--
+	last := v.uses == 0
+	p.mu.Unlock()
+	if last {
+		go v.close(p)
+	}
+}

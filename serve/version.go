@@ -1,0 +1,159 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"steadyfit/internal/tfprocess"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// version is a loaded model.
+type version struct {
+	savedmodels.Version
+	model     *savedmodels.Model
+	session   *session.Session
+	signature *savedmodels.Signature
+	inputs    []port
+	outputs   []port
+	joinable  bool // whether the samples of several calls may be computed together
+	// inForms and outForms have a *form for each type of struct.
+	inForms, outForms sync.Map
+
+	// Predictor.mu protects these.
+	uses  int // calls, and 1 while the version is current
+	slots []*slot
+}
+
+// follow calls Refresh until the context ends.
+func (p *Predictor) follow(ctx context.Context) {
+	ticker := time.NewTicker(p.o.Every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := p.Refresh(ctx); err != nil && ctx.Err() == nil {
+				p.o.Log.Error("no new version", "error", err)
+			}
+		}
+	}
+}
+
+// Refresh loads the version with the largest number in the folder, and passes new calls to it. If a version cannot be
+// loaded, Refresh tries the next smaller number, down to the version that serves already. It returns the errors of the
+// versions that failed, and tries them again only after their saved_model.pb was written again. If the version that
+// serves was removed, Refresh goes back to the largest number that is left. A model that is no folder of versions is
+// never loaded again.
+func (p *Predictor) Refresh(ctx context.Context) error {
+	p.refreshing.Lock()
+	defer p.refreshing.Unlock()
+	p.mu.Lock()
+	current := p.current
+	p.mu.Unlock()
+	found, err := savedmodels.Versions(p.dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.dir, err)
+	}
+	if len(found) == 0 && current == nil {
+		found = append(found, savedmodels.Version{Path: p.dir})
+	}
+	var errs []error
+	for _, v := range slices.Backward(found) {
+		if current != nil && v.Number == current.Number {
+			break
+		}
+		info, err := os.Stat(filepath.Join(v.Path, "saved_model.pb"))
+		if err == nil && info.ModTime().Equal(p.failed[v.Number]) {
+			continue
+		}
+		next, err := p.load(ctx, v)
+		if err == nil {
+			p.serve(next)
+			p.o.Log.Info("serving", "model", v.Path)
+			break
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", v.Path, err))
+		if info != nil {
+			p.failed[v.Number] = info.ModTime()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// load opens a version and computes a sample of zeros, so that TensorFlow prepares the graph before the first call.
+func (p *Predictor) load(ctx context.Context, of savedmodels.Version) (*version, error) {
+	model, err := savedmodels.Open(of.Path)
+	if err != nil {
+		return nil, err
+	}
+	v := &version{Version: of, model: model}
+	name := p.o.Signature
+	if name == "" {
+		name = model.Roles.Predict
+	}
+	if v.signature, err = model.Signature(name); err != nil {
+		return nil, err
+	}
+	o := p.o.Session
+	o.ReadOnly, o.Only = true, []string{name}
+	if asks, _ := o.Device.ForGPU(); len(asks) == 0 {
+		o.CallerRuns = true
+	}
+	if _, opened := tfprocess.Environment(); !opened && o.Device.LogLevel == "" {
+		if err := tfprocess.SetLogLevel(tfprocess.LogWarnings); err != nil {
+			return nil, err
+		}
+	}
+	if err := v.describe(); err != nil {
+		return nil, err
+	}
+	if v.session, err = session.OpenModel(ctx, model, o); err != nil {
+		return nil, err
+	}
+	for range p.o.Parallel {
+		step, err := v.session.Prepare(name)
+		if err != nil {
+			return nil, errors.Join(err, v.session.Close())
+		}
+		v.slots = append(v.slots, newSlot(v, step))
+	}
+	v.slots[0].warm()
+	return v, nil
+}
+
+// serve passes new calls to a version, or ends them if it is nil.
+func (p *Predictor) serve(next *version) {
+	p.mu.Lock()
+	old := p.current
+	if p.current = next; next != nil {
+		next.uses = 1
+		p.versions.Add(1)
+	}
+	p.mu.Unlock()
+	if old != nil {
+		p.release(old)
+	}
+}
+
+// close frees a version that no call uses.
+func (v *version) close(p *Predictor) {
+	defer p.versions.Done()
+	var errs []error
+	for _, s := range v.slots {
+		errs = append(errs, s.step.Close())
+	}
+	if err := errors.Join(append(errs, v.session.Close())...); err != nil {
+		p.o.Log.Error("closing a version failed", "model", v.Path, "error", err)
+	}
+	tfbind.TrimMalloc()
+}
