@@ -105,33 +105,6 @@ func TestErrorsOfACheckpointThatIsWrittenBeside(t *testing.T) {
 	require.Empty(t, names(t, dir))
 }
 
-// A finite loss counts for a checkpoint that is still being written, and a loss that is not finite
-// removes it.
-func TestLossesBesideACheckpoint(t *testing.T) {
-	for nan, want := range map[int64][]string{5: {"ckpt-2"}, 6: {"ckpt-4"}} {
-		dir := tempDir(t)
-		h := newHeld(-1)
-		h.lossAt = map[int64]float64{nan: math.NaN()}
-		h.onSave = func(prefix string) error {
-			if strings.Contains(prefix, "ckpt-4") {
-				<-h.done
-			}
-			return nil
-		}
-		h.onTrain = func(step int64) error {
-			if step+1 == nan {
-				close(h.done)
-			}
-			return nil
-		}
-		loop := Loop{Session: h, Batch: 4, Epochs: 9}
-		loop.Hook(Checkpoint{Folder: dir, Keep: 1}.Hook())
-		_, err := loop.Run(t.Context(), samples(t, 8))
-		require.ErrorIs(t, err, ErrDiverged)
-		require.Equal(t, want, names(t, dir))
-	}
-}
-
 // Training waits for its checkpoints with Foreground, and without memory for the copy, which is logged
 // once.
 func TestTrainingWaitsForItsCheckpoints(t *testing.T) {

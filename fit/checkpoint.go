@@ -44,8 +44,7 @@ type Checkpoint struct {
 	// from the beginning of the training, and in epochs. If both are 0, EveryEpochs is 1.
 	EverySteps, EveryEpochs int
 	// Keep is the number of newest checkpoints to keep, besides the best one; 0 means 3, and a
-	// negative number keeps all. If Keep is 1, the previous checkpoint is kept until a finite loss
-	// shows that the newest one is good.
+	// negative number keeps all.
 	Keep int
 	// Best is a metric, such as "val_loss". A checkpoint is also written after every epoch in
 	// which it reaches a new best value; best.json names the best checkpoint, which is kept. BestMode is
@@ -236,12 +235,6 @@ func (c *checkpointer) end(ctx context.Context, s *State) error {
 // last writes the last checkpoint of a run.
 func (c *checkpointer) last(s *State) error {
 	err := join(c.failed, c.settle(s, true))
-	var diverged *divergedError
-	if errors.As(s.Err, &diverged) {
-		err = join(err, c.folder.Disprove(s.Step))
-		s.History.Checkpoint = c.folder.Newest
-		return err
-	}
 	// After a return to a snapshot, the run may have fewer steps than the newest checkpoint.
 	if err != nil || !s.run.sound || s.Step < s.run.trained || (s.Step <= c.lastStep && s.EpochsDone == c.lastDone) {
 		return err
@@ -262,9 +255,9 @@ func (c *checkpointer) write(s *State, ending bool) error {
 	}
 	c.folder.Best = c.bestOne
 	w := &writing{written: written{step: s.Step}, epochs: s.EpochsDone}
-	proven, save := s.FiniteLoss, s.run.save(c.disk, frozen)
+	save := s.run.save(c.disk, frozen)
 	write := func() {
-		w.err = c.folder.Write(w.step, proven, save)
+		w.err = c.folder.Write(w.step, save)
 		w.time, w.took = time.Now(), time.Since(began)
 	}
 	if frozen == nil {
@@ -328,18 +321,17 @@ func (c *checkpointer) settle(s *State, wait bool) error {
 	if wait {
 		c.await(s)
 	}
-	if w := c.beside; w != nil {
-		select {
-		case <-w.done:
-		default:
-			return nil
-		}
-		c.beside = nil
-		if err := c.finish(s, w); err != nil {
-			return err
-		}
+	w := c.beside
+	if w == nil {
+		return nil
 	}
-	return c.folder.Prove(s.Step)
+	select {
+	case <-w.done:
+		c.beside = nil
+		return c.finish(s, w)
+	default:
+		return nil
+	}
 }
 
 // finish handles the result of writing a checkpoint.

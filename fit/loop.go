@@ -453,7 +453,6 @@ func (r *run) validate(ctx context.Context) (Metrics, error) {
 		return nil, &divergedError{Epoch: s.Epoch, Step: s.Step, Batch: e.badBatch, Metric: r.validation.names[0],
 			Value: e.metrics.values[0]}
 	}
-	s.FiniteLoss = true
 	return e.metrics.means(e.sums, e.samples), nil
 }
 

@@ -33,8 +33,6 @@ type Position struct {
 	SkippedSteps int64 `json:"steps_unapplied,omitempty"`
 	// RateScale is the product of the factors of ReduceOnPlateau.
 	RateScale float64 `json:"learning_rate_scale"`
-	// FiniteLoss is true if the current weights have given a finite loss.
-	FiniteLoss bool `json:"finite_loss_seen"`
 
 	// sums has an entry per metric of the train signature; see scalars.add.
 	sums []float64
@@ -53,7 +51,6 @@ func (p *Position) advance(b data.Batch, n, batchesPerPass int, finite bool) {
 	} else {
 		p.UncountedSamples += int64(n * b.Size)
 	}
-	p.FiniteLoss = false
 	p.Step += int64(n)
 	p.EpochStep += n
 	if p.PassBatch += n; p.PassBatch == batchesPerPass {

@@ -179,7 +179,7 @@ func (r *run) sendState() (err error) {
 		return err
 	}
 	defer func() { err = join(folder.Lock.Release(), err) }()
-	if err = folder.Write(r.state.Step, r.state.FiniteLoss, r.save(files.Disk{}, nil)); err != nil {
+	if err = folder.Write(r.state.Step, r.save(files.Disk{}, nil)); err != nil {
 		return err
 	}
 	w := &sharer{RankGroup: r.ranks}

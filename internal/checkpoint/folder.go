@@ -20,7 +20,6 @@ const (
 	prefix          = "ckpt-"
 	temporarySuffix = ".tmp"
 	trashSuffix     = ".trash"
-	replacedSuffix  = ".old" // a checkpoint that is being replaced by one of the same step
 	bestFile        = "best.json"
 )
 
@@ -69,14 +68,8 @@ type Folder struct {
 	Newest string
 
 	dir string
-	// saved are the checkpoints of this training, oldest first.
-	saved []saved
-}
-
-type saved struct {
-	step int64
-	// proven is true if the weights of the checkpoint have given a finite loss.
-	proven bool
+	// saved are the steps of the checkpoints of this training, oldest first.
+	saved []int64
 }
 
 // Open locks a folder, removes the remains of a crash, finds the checkpoints of the training,
@@ -134,44 +127,11 @@ func (f *Folder) find() error {
 		if step > f.Step {
 			break // Resume has skipped it
 		}
-		s, err := readState(f.path(step))
-		if err != nil {
+		if _, err := readState(f.path(step)); err != nil {
 			f.Log.Warn("a checkpoint that cannot be used is ignored", "checkpoint", f.path(step), "error", err)
 			continue
 		}
-		// Training went on from each checkpoint before the resumed one, so its weights have given a
-		// finite loss.
-		f.saved = append(f.saved, saved{step, s.FiniteLoss || step < f.Step})
-	}
-	return nil
-}
-
-// Prove records that the loss after step was finite. It removes checkpoints that are no longer
-// needed.
-func (f *Folder) Prove(step int64) error {
-	n := len(f.saved)
-	if n == 0 || f.saved[n-1].proven || f.saved[n-1].step >= step {
-		return nil
-	}
-	f.saved[n-1].proven = true
-	return f.tidy()
-}
-
-// Disprove records that the loss after step was not finite. It removes the newest checkpoint if that is
-// the checkpoint of this step and has never given a finite loss. A run that resumed from it would
-// diverge again.
-func (f *Folder) Disprove(step int64) error {
-	n := len(f.saved)
-	if n == 0 || f.saved[n-1].proven || f.saved[n-1].step != step {
-		return nil
-	}
-	f.Log.Warn("the loss after a checkpoint is not finite; the checkpoint is removed", "checkpoint", f.path(step))
-	f.saved, f.Newest = f.saved[:n-1], ""
-	if n > 1 {
-		f.Newest = f.path(f.saved[n-2].step)
-	}
-	if err := discard(f.Disk, f.path(step)); err != nil {
-		return f.failure(f.path(step), err)
+		f.saved = append(f.saved, step)
 	}
 	return nil
 }
@@ -180,10 +140,9 @@ func (f *Folder) Disprove(step int64) error {
 // the manifest is a part.
 type Save func(dir string) (state any, m *Manifest, err error)
 
-// Write writes the checkpoint of a step and removes checkpoints that are no longer needed. proven is true
-// if the weights have given a finite loss. The error is an *Error. After an error, the path has its previous
-// content.
-func (f *Folder) Write(step int64, proven bool, save Save) error {
+// Write writes the checkpoint of a step and removes checkpoints that are no longer needed. The error is an
+// *Error.
+func (f *Folder) Write(step int64, save Save) error {
 	path := f.path(step)
 	temporary := hidden(path, temporarySuffix)
 	err := f.write(temporary, save)
@@ -196,8 +155,8 @@ func (f *Folder) Write(step int64, proven bool, save Save) error {
 		return f.failure(path, err)
 	}
 	f.Newest = path
-	others := slices.DeleteFunc(f.saved, func(s saved) bool { return s.step == step })
-	f.saved = append(others, saved{step, proven})
+	others := slices.DeleteFunc(f.saved, func(s int64) bool { return s == step })
+	f.saved = append(others, step)
 	return f.tidy()
 }
 
@@ -229,7 +188,7 @@ func (f *Folder) write(dir string, save Save) error {
 }
 
 // tidy updates best.json, and removes the checkpoints that are not needed. The newest Keep checkpoints stay,
-// as do the best one and the newest proven one.
+// as does the best one.
 func (f *Folder) tidy() error {
 	if err := f.point(); err != nil {
 		return f.failure(filepath.Join(f.dir, bestFile), err)
@@ -237,19 +196,13 @@ func (f *Folder) tidy() error {
 	if f.Keep == 0 || len(f.saved) <= f.Keep {
 		return nil
 	}
-	proven := int64(-1)
-	for _, s := range f.saved {
-		if s.proven {
-			proven = s.step
-		}
-	}
 	oldest := len(f.saved) - f.Keep
-	var stay []saved
-	for i, s := range f.saved {
-		if i >= oldest || s.step == proven || f.Best != nil && s.step == f.Best.Step {
-			stay = append(stay, s)
-		} else if err := discard(f.Disk, f.path(s.step)); err != nil {
-			return f.failure(f.path(s.step), fmt.Errorf("removing an old checkpoint: %w", err))
+	var stay []int64
+	for i, step := range f.saved {
+		if i >= oldest || f.Best != nil && step == f.Best.Step {
+			stay = append(stay, step)
+		} else if err := discard(f.Disk, f.path(step)); err != nil {
+			return f.failure(f.path(step), fmt.Errorf("removing an old checkpoint: %w", err))
 		}
 	}
 	f.saved = stay
@@ -289,33 +242,19 @@ func discard(d files.Disk, path string) error {
 	return d.Remove(trash)
 }
 
-// publish gives a complete folder its final name. An older checkpoint of that name is hidden meanwhile,
-// and restored by publish or clean if publish fails.
+// publish gives a complete folder its final name, in place of a damaged checkpoint of that name.
 func publish(d files.Disk, temporary, path string) error {
-	old := hidden(path, replacedSuffix)
-	replaces := exists(path)
-	if replaces {
-		if !exists(filepath.Join(path, stateFile)) && !exists(filepath.Join(path, History)) {
-			return errors.New("a folder that is not a checkpoint has this name; move it away")
-		}
-		if err := d.Remove(old); err != nil {
-			return err
-		}
-		if err := d.Rename(path, old); err != nil {
-			return err
-		}
+	if exists(path) && !exists(filepath.Join(path, stateFile)) && !exists(filepath.Join(path, History)) {
+		return errors.New("a folder that is not a checkpoint has this name; move it away")
 	}
-	err := d.Rename(temporary, path)
+	err := discard(d, path)
+	if err == nil {
+		err = d.Rename(temporary, path)
+	}
 	if err == nil {
 		if err = d.Sync(filepath.Dir(path)); err != nil {
 			err = errors.Join(err, d.Rename(path, temporary))
 		}
-	}
-	switch {
-	case err != nil && replaces:
-		return errors.Join(err, d.Rename(old, path))
-	case replaces:
-		_ = d.Remove(old) // after an error, the next publish or clean removes it
 	}
 	return err
 }
@@ -329,14 +268,8 @@ func clean(d files.Disk, dir string) error {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		hidden, ofCheckpoint := strings.CutPrefix(e.Name(), "."+prefix)
-		original, replaced := strings.CutSuffix(prefix+hidden, replacedSuffix)
-		original = filepath.Join(dir, original)
-		switch {
-		case ofCheckpoint && replaced && !exists(original):
-			err = d.Rename(path, original)
-		case ofCheckpoint && (replaced || strings.HasSuffix(hidden, temporarySuffix) ||
-			strings.HasSuffix(hidden, trashSuffix)),
-			strings.HasPrefix(e.Name(), files.ProbePrefix):
+		if ofCheckpoint && (strings.HasSuffix(hidden, temporarySuffix) || strings.HasSuffix(hidden, trashSuffix)) ||
+			strings.HasPrefix(e.Name(), files.ProbePrefix) {
 			err = d.Remove(path)
 		}
 		if err != nil {

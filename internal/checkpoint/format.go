@@ -36,7 +36,7 @@ const (
 )
 
 // Manifest is the part of state.json that this package uses. The state of a training embeds it,
-// and also has the fields step, epoch and finite_loss_seen.
+// and also has the fields step and epoch.
 type Manifest struct {
 	// Written is the time of writing, in RFC 3339.
 	Written string `json:"written"`
@@ -57,9 +57,8 @@ type File struct {
 
 type state struct {
 	Manifest
-	Step       int64 `json:"step"`
-	Epochs     int   `json:"epoch"`
-	FiniteLoss bool  `json:"finite_loss_seen"`
+	Step   int64 `json:"step"`
+	Epochs int   `json:"epoch"`
 
 	raw json.RawMessage
 }
