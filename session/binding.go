@@ -70,16 +70,11 @@ func newBinding(model *savedmodels.Model, sig *savedmodels.Signature) binding {
 	return b
 }
 
-// matches reports whether the inputs are already mapped to fields with these names.
-func (b *binding) matches(fields []data.Field) bool {
-	return b.fields != nil && slices.EqualFunc(b.fields, fields,
-		func(name string, f data.Field) bool { return name == f.Name })
-}
-
 // matchTo maps the inputs to the fields of a batch. It does nothing if the last batch had the
 // same fields.
 func (b *binding) matchTo(fields []data.Field) error {
-	if b.matches(fields) {
+	if b.fields != nil && slices.EqualFunc(b.fields, fields,
+		func(name string, f data.Field) bool { return name == f.Name }) {
 		return nil
 	}
 	names := make([]string, len(fields))

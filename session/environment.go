@@ -25,7 +25,11 @@ func Environment(o gpuopts.Options) (missing []gpuopts.Variable, err error) {
 // once. Call it before tfbind.Load; Open also calls it. If a variable is set to a different value, the error
 // is an *option.Error. If TensorFlow was opened without a variable, the error is gpuopts.ErrTooLate.
 func UseEnvironment(o gpuopts.Options) error {
-	if _, err := o.Check(deviceEnviron()); err != nil {
+	environ := os.Environ()
+	if _, first, made := tfprocess.FirstSession(); made { // TensorFlow has set up its devices
+		environ = first
+	}
+	if _, err := o.Check(environ); err != nil {
 		return err
 	}
 	variables, err := o.Environment()
@@ -49,15 +53,6 @@ func UseEnvironment(o gpuopts.Options) error {
 		}
 	}
 	return nil
-}
-
-// deviceEnviron returns the environment at TensorFlow's first session, or the current
-// environment if there was no session.
-func deviceEnviron() []string {
-	if _, env, made := tfprocess.FirstSession(); made {
-		return env
-	}
-	return os.Environ()
 }
 
 func tooLate(missing []gpuopts.Variable) error {

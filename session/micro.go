@@ -66,7 +66,9 @@ func (p *Plan) checkSplit() error {
 	case p.opts.ReadOnly:
 		return refuse("the session was opened read-only")
 	case p.roles.Gradients == "" || p.roles.Apply == "":
-		return refuse("%s", p.whyWhole())
+		return refuse("%s", cmp.Or(unusable(p.model, "gradients", "accumulate", "apply"), "its signatures gradients and "+
+			"apply are missing; export the model with them, as scripts/export.py does by default, unless the model has its "+
+			"own train step"))
 	}
 	var sigs [3]*savedmodels.Signature
 	for i, name := range []string{p.roles.Train, p.roles.Gradients, p.roles.Apply} {
@@ -96,15 +98,6 @@ func (p *Plan) checkSplit() error {
 		return option.Errorf("%w: %s; set {Options.AllowInexactSplit} to accept that", ErrInexactSplit, why)
 	}
 	return nil
-}
-
-// whyWhole returns why the model has no signatures for micro-batches.
-func (p *Plan) whyWhole() string {
-	if why := unusable(p.model, "gradients", "accumulate", "apply"); why != "" {
-		return why
-	}
-	return "its signatures gradients and apply are missing; export the model with them, as scripts/export.py does by " +
-		"default, unless the model has its own train step"
 }
 
 // unusable returns the problem of a signature with one of these names; empty if there is none.

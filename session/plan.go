@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -272,7 +273,8 @@ func (l *layout) takes(n, samples int) bool {
 // compiled is nil if it is not used.
 func (p *Plan) layouts() (plain, compiled *layout, err error) {
 	if p.roles.TrainN == "" {
-		return nil, nil, fmt.Errorf("%w: %s", ErrStack, p.whySingle())
+		return nil, nil, fmt.Errorf("%w: %s", ErrStack, cmp.Or(unusable(p.model, "train_n"),
+			"the model has no signature train_n; export it with one, as scripts/export.py does"))
 	}
 	train, err := p.model.Signature(p.roles.Train)
 	if err != nil {
@@ -289,14 +291,6 @@ func (p *Plan) layouts() (plain, compiled *layout, err error) {
 	}
 	compiled, err = layoutOf(p.model, p.roles.TrainNXLA, train)
 	return plain, compiled, err
-}
-
-// whySingle returns why the model cannot run several steps per execution.
-func (p *Plan) whySingle() string {
-	if why := unusable(p.model, "train_n"); why != "" {
-		return why
-	}
-	return "the model has no signature train_n; export it with one, as scripts/export.py does"
 }
 
 // isStacked reports whether an input has one value per step of an execution.

@@ -63,7 +63,10 @@ func (s *Session) saveAll(ctx context.Context, prefix string) error {
 // ErrMismatch, and nothing changes. After another error, some of the variables may be restored.
 func (s *Session) Restore(ctx context.Context, prefix string) error {
 	if s.model.Base == "" {
-		return s.restoreAll(ctx, prefix)
+		return s.withPrefix("restore", prefix, func(saver *savedmodels.Saver, feeds tfbind.Feeds) error {
+			_, err := s.tf.Run(ctx, feeds, nil, tfbind.RunOptions{Targets: []string{saver.RestoreOp}})
+			return err
+		})
 	}
 	err := s.CheckVariables(prefix)
 	if !errors.Is(err, ErrMismatch) { // TensorFlow reports what cannot be read, or reads remote files
@@ -73,14 +76,6 @@ func (s *Session) Restore(ctx context.Context, prefix string) error {
 		return fmt.Errorf("restore %s: %w", prefix, err)
 	}
 	return nil
-}
-
-// restoreAll sets all variables with the model's saver.
-func (s *Session) restoreAll(ctx context.Context, prefix string) error {
-	return s.withPrefix("restore", prefix, func(saver *savedmodels.Saver, feeds tfbind.Feeds) error {
-		_, err := s.tf.Run(ctx, feeds, nil, tfbind.RunOptions{Targets: []string{saver.RestoreOp}})
-		return err
-	})
 }
 
 // withPrefix calls run with the model's saver and the feed for the file prefix.

@@ -8,7 +8,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
-	"steadyfit/internal/feature"
 	"steadyfit/internal/texts"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -83,7 +82,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	}
 	x, err := s.NewFeatureStep(f)
 	if err == nil {
-		var done feature.Check
+		var done session.FeatureCheck
 		if done, err = t.checkFeatures(ctx, s, x); err == nil {
 			err = t.useFeatures(ctx, x, f, done)
 		}
@@ -122,12 +121,12 @@ func (t *training) mayCache() error {
 
 // checkFeatures compares training on features with training on the data, and returns a
 // noFeatures if they differ or if the cache would save no time.
-func (t *training) checkFeatures(ctx context.Context, s *session.Session, x feature.Step) (c feature.Check, err error) {
+func (t *training) checkFeatures(ctx context.Context, s *session.Session, x *session.FeatureStep) (c session.FeatureCheck, err error) {
 	if err := t.setFirstRate(s); err != nil {
 		return c, err
 	}
 	c, err = x.CheckTraining(ctx, t.samples, t.Loop.Batch)
-	if errors.Is(err, feature.ErrDiffer) {
+	if errors.Is(err, session.ErrFeatures) {
 		return c, &noFeatures{err}
 	}
 	if err == nil {
@@ -150,7 +149,7 @@ func (t *training) setFirstRate(s *session.Session) error {
 
 // pays returns a noFeatures if the measured times promise no faster training, or if results must
 // not change and a cache may change them.
-func (t *training) pays(c feature.Check) error {
+func (t *training) pays(c session.FeatureCheck) error {
 	if t.CacheFeatures != Auto {
 		return nil
 	}
@@ -170,7 +169,7 @@ func (t *training) pays(c feature.Check) error {
 	return nil
 }
 
-func (t *training) useFeatures(ctx context.Context, x feature.Step, f *savedmodels.Features, c feature.Check) error {
+func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *savedmodels.Features, c session.FeatureCheck) error {
 	began := time.Now()
 	train, err := t.featuresOf(ctx, x, t.samples)
 	if err != nil {
@@ -209,7 +208,7 @@ func (c *cached) Source() data.Dataset { return c.source }
 func (c *cached) Describe() string { return "" }
 
 // featuresOf computes the features of a dataset.
-func (t *training) featuresOf(ctx context.Context, x feature.Step, ds *data.InMemory) (*data.InMemory, error) {
+func (t *training) featuresOf(ctx context.Context, x *session.FeatureStep, ds *data.InMemory) (*data.InMemory, error) {
 	most := maxCached
 	if t.Budget.ofProcess() {
 		most = min(most, t.Budget.Limit/8)

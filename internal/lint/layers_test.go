@@ -22,7 +22,7 @@ var layers = [][]string{
 	{"internal/bundle", "internal/child", "internal/graphdef", "internal/manifest", "internal/memlayer"},
 	// Public packages that stand beside each other.
 	{"data/...", "gpuopts", "memory", "savedmodels", "supervise", "tfbind"},
-	{"cluster", "internal/checkpoint", "internal/feature", "internal/gpu", "internal/inputs", "internal/native"},
+	{"cluster", "internal/checkpoint", "internal/gpu", "internal/inputs", "internal/native"},
 	{"internal/resolved"},
 	{"session/..."},
 	{"fit/..."},
