@@ -1,3 +1,4 @@
+// Package wire has the checksum of TensorFlow's files.
 package wire
 
 import (
