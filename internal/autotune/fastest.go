@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"steadyfit/internal/texts"
-	"steadyfit/option"
 )
 
 // Choice is the result of Choose.
@@ -22,9 +21,6 @@ type Choice struct {
 	// Reason describes the result in a line: "50 steps per execution: 27.1µs per step, 4.8
 	// times as fast as plain (...)". It is empty if the training is too short for trials.
 	Reason string
-	// CacheError is the reason why measurements could not be stored in Plan.Cache; nil on
-	// success.
-	CacheError error
 }
 
 // Choose finds the fastest configuration for a training. It opens TensorFlow (tfbind.Load) but
@@ -144,23 +140,14 @@ func (f *fastestSearch) confirm(ctx context.Context) error {
 // choice returns the choice, and stores the time of plain steps.
 func (f *fastestSearch) choice() Choice {
 	store := f.trials.store
-	var unsaved error
-	for _, m := range f.measured {
-		unsaved = errors.Join(unsaved, m.Unsaved)
-	}
 	if f.ran > 0 {
 		plain := f.trials.plain()
 		store.Plain = &plain
-		unsaved = store.save()
+		store.save()
 	}
 	c := Choice{Configuration: fastest(f.measured), Measurements: f.measured}
 	if store.Plain != nil {
 		c.Measurements = slices.Insert(c.Measurements, 0, *store.Plain)
-	}
-	if unsaved != nil {
-		c.CacheError = option.Errorf(
-			"the measurements are not cached for the next training: %w; set XDG_CACHE_HOME to a folder that can be written",
-			unsaved)
 	}
 	when := "measured before"
 	if f.ran > 0 {

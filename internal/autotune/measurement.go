@@ -50,8 +50,6 @@ type Measurement struct {
 	Out string `json:"out,omitempty"`
 	// Late means that no time was left to measure the configuration.
 	Late bool `json:"-"`
-	// Unsaved is the reason why the measurement could not be stored; nil on success.
-	Unsaved error `json:"-"`
 
 	// passing means that Out is a reason that may pass, such as a lack of memory or of time.
 	passing bool

@@ -90,31 +90,28 @@ func (p *Plan) open(info tfbind.Info) (*store, error) {
 }
 
 // add stores a measurement. If replace is true, it replaces those of the same configuration.
-func (s *store) add(m Measurement, replace bool) error {
+func (s *store) add(m Measurement, replace bool) {
 	if replace {
 		same := func(e Measurement) bool { return e.Configuration == m.Configuration }
 		s.Measurements = slices.DeleteFunc(s.Measurements, same)
 	}
 	s.Measurements = append(s.Measurements, m)
-	return s.save()
+	s.save()
 }
 
-func (s *store) save() error {
+// save writes the file, or does nothing if that is impossible: the next call measures again.
+func (s *store) save() {
 	if s.path == "" {
-		return nil
+		return
 	}
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(s.path), 0o755)
 	}
 	if err == nil {
-		err = files.Stream(s.path, func(w io.Writer) error {
+		_ = files.Stream(s.path, func(w io.Writer) error {
 			_, err := w.Write(text)
 			return err
 		})
 	}
-	if err != nil {
-		return fmt.Errorf("store a measurement: %w", err)
-	}
-	return nil
 }

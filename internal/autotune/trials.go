@@ -210,7 +210,7 @@ func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, err
 		}
 		m.Confirmed = true
 	}
-	m.Unsaved = t.store.add(m, !t.plan.searches)
+	t.store.add(m, !t.plan.searches)
 	return t.whole(m), nil
 }
 
