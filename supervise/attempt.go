@@ -98,11 +98,7 @@ func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, 
 				break
 			}
 			a.crash.Hang = true
-			reason := fmt.Sprintf("hang: no sign of life for %v", period*ticks)
-			if state := a.State(); state != "" {
-				reason += " (" + state + ")"
-			}
-			p.warn(a.Kill(reason))
+			p.warn(a.Kill(fmt.Sprintf("hang: no sign of life for %v", period*ticks)))
 		case s := <-p.signals:
 			p.receive(s, a)
 		case <-done:

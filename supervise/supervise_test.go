@@ -565,10 +565,7 @@ func procState(pid int) string {
 func ended(pid int) bool { s := procState(pid); return s == "" || s == "Z" }
 
 func TestSuperviseKillsWhatHangs(t *testing.T) {
-	for name, cause := range map[string]string{
-		"hangs":   "hang: no sign of life for 1m0s",
-		"stopped": "hang: no sign of life for 1m0s (stopped by a signal)",
-	} {
+	for _, name := range []string{"hangs", "stopped"} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTrial(t, name)
 			tr.Deadline, tr.startDeadline = time.Minute, time.Minute
@@ -589,7 +586,8 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 				}
 			}
 			require.NoError(t, <-done)
-			assert.Contains(t, tr.sink.String(), "resumes true, crashes 1, last at step 5, reason restart 1: "+cause)
+			assert.Contains(t, tr.sink.String(), "resumes true, crashes 1, last at step 5, reason restart 1: hang: no sign of "+
+				"life for 1m0s")
 		})
 	}
 }

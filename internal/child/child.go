@@ -33,8 +33,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shirou/gopsutil/v3/process"
-
 	"steadyfit/internal/cgroup"
 )
 
@@ -272,26 +270,6 @@ func (p *Process) End(hear func(line []byte)) Exit {
 	<-p.copied
 	p.close()
 	return p.exit(now)
-}
-
-// State describes the current state of the child, such as "stopped by a signal", or returns "".
-func (p *Process) State() string { return state(p.PID()) }
-
-var states = map[string]string{
-	process.Running: "running", process.Sleep: "waiting", process.Blocked: "waiting for a disk or a driver",
-	process.Stop: "stopped by a signal",
-}
-
-func state(pid int) string {
-	p, err := process.NewProcess(int32(pid))
-	if err != nil {
-		return ""
-	}
-	status, err := p.Status()
-	if err != nil || len(status) == 0 {
-		return ""
-	}
-	return states[status[0]]
 }
 
 func (p *Process) close() {

@@ -116,8 +116,3 @@ func TestConnectByHand(t *testing.T) {
 	_, err := Connect("STEADYFIT_TEST_BY_HAND", &spec)
 	assert.ErrorContains(t, err, "STEADYFIT_TEST_BY_HAND was not set by a parent process; unset it")
 }
-
-func TestState(t *testing.T) {
-	assert.NotEmpty(t, state(os.Getpid()))
-	assert.Empty(t, state(-1))
-}
