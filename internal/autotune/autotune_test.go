@@ -72,7 +72,7 @@ func TestRounds(t *testing.T) {
 		{Configuration{Executor: gpuopts.SingleThreaded}.over(fused).over(oneDNNOn), true, 4},
 	} {
 		assert.Equal(t, c.rounds, c.configuration.Rounds(), c.configuration)
-		assert.Equal(t, c.changes, c.configuration.Changes(), c.configuration)
+		assert.Equal(t, c.changes, c.configuration.changes(), c.configuration)
 	}
 	loop := Rounding{IntraThreads: 1}
 	if oneDNN {

@@ -147,9 +147,9 @@ func (c Configuration) Rounds() bool {
 	return RoundingOf(c.Apply(session.Options{})) != Rounding{}
 }
 
-// Changes counts the differences from plain steps. Of configurations with about the same speed, the
+// changes counts the differences from plain steps. Of configurations with about the same speed, the
 // one with fewer differences is chosen.
-func (c Configuration) Changes() int {
+func (c Configuration) changes() int {
 	n := 0
 	for _, change := range []bool{
 		c.MicroBatches > 1, c.NoPrefetch, c.StepsPerExecution > 1, c.Executor != "",

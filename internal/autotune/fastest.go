@@ -30,7 +30,7 @@ type Choice struct {
 // Choice.Reason says why. An error means that ctx ended, that TensorFlow is missing, that the program has
 // not called Init, or that the model cannot be trained.
 func Choose(ctx context.Context, p Plan) (c Choice, err error) {
-	t, err := NewTrials(&p, time.Time{}, minRounds)
+	t, err := newTrials(&p, time.Time{}, minRounds)
 	if err != nil {
 		return Choice{}, err
 	}

@@ -132,8 +132,8 @@ func (r Result) Comparison() string {
 		float64(r.Chosen.Peak)/float64(r.Default.Peak), r.Chosen.Step/r.Default.Step)
 }
 
-// ErrNothing means that no configuration was measured.
-var ErrNothing = errors.New("tune: nothing was measured")
+// errNothing means that no configuration was measured.
+var errNothing = errors.New("tune: nothing was measured")
 
 // measurer is implemented by Trials.
 type measurer interface {
@@ -150,7 +150,7 @@ func Run(ctx context.Context, p *Plan, g Goal, until time.Time, done func(Measur
 	if err != nil {
 		return r, err
 	}
-	t, err := NewTrials(&plan, until, slowRounds)
+	t, err := newTrials(&plan, until, slowRounds)
 	if err != nil {
 		return r, err
 	}
@@ -194,7 +194,7 @@ func (s *search) run(ctx context.Context, t measurer, until time.Time, done func
 func (s *search) result() (Result, error) {
 	if len(s.points) == 0 {
 		why := cmp.Or(s.failed[Configuration{}], "no time was left")
-		return Result{}, fmt.Errorf("%w: plain steps: %s", ErrNothing, why)
+		return Result{}, fmt.Errorf("%w: plain steps: %s", errNothing, why)
 	}
 	plain := s.plainStep()
 	for i := range s.points {

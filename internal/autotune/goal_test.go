@@ -164,7 +164,7 @@ func TestDefaultWinsInsideTheNoise(t *testing.T) {
 		if c.Allocator == "jemalloc" {
 			return 1 - gain, 400 * memory.MiB
 		}
-		return 1 + 0.1*float64(c.Changes()), 400 * memory.MiB
+		return 1 + 0.1*float64(c.changes()), 400 * memory.MiB
 	}
 	for _, gain = range []float64{0.05, 0.2} {
 		for _, g := range []Goal{{}, {Budget: memory.GiB}} {
@@ -334,7 +334,7 @@ func TestPlainStepsFail(t *testing.T) {
 	require.NoError(t, s.run(t.Context(), &machine{figures: image,
 		fails: func(configuration) string { return "its loss is not finite" }}, time.Now().Add(time.Hour), func(Measurement) {}))
 	_, err := s.result()
-	require.ErrorIs(t, err, ErrNothing)
+	require.ErrorIs(t, err, errNothing)
 	assert.ErrorContains(t, err, "its loss is not finite")
 }
 
@@ -426,7 +426,7 @@ func TestNoTime(t *testing.T) {
 	s := newSearch(Goal{}, axesOf(bases, settings), over)
 	require.NoError(t, s.run(t.Context(), &machine{figures: image}, time.Now(), func(Measurement) {}))
 	_, err := s.result()
-	assert.True(t, errors.Is(err, ErrNothing))
+	assert.True(t, errors.Is(err, errNothing))
 }
 
 // With a budget of anonymous memory, the peak and the memory of the openedMemory session are anonymous

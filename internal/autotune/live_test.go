@@ -189,8 +189,8 @@ func TestLaterTraining(t *testing.T) {
 
 	later := choose()
 	assert.Equal(t, fused, later.Configuration)
-	require.ErrorIs(t, intra.TooLate(p.Options), gpuopts.ErrTooLate)
-	require.NoError(t, fused.TooLate(p.Options))
+	require.ErrorIs(t, intra.tooLate(p.Options), gpuopts.ErrTooLate)
+	require.NoError(t, fused.tooLate(p.Options))
 	assert.Equal(t, fused, intra.over(fused).Within(p.Limits, p.Options))
 	open(later.Configuration)
 }

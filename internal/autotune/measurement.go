@@ -93,7 +93,7 @@ func fastest(measured []Measurement) Configuration {
 	best := slices.MinFunc(good, func(a, b Measurement) int { return cmp.Compare(a.Ratio, b.Ratio) })
 	good = slices.DeleteFunc(good, func(m Measurement) bool { return m.Ratio > best.Ratio/(1-margin) })
 	return slices.MinFunc(good, func(a, b Measurement) int {
-		return cmp.Or(cmp.Compare(a.Configuration.Changes(), b.Configuration.Changes()), cmp.Compare(a.Ratio, b.Ratio))
+		return cmp.Or(cmp.Compare(a.Configuration.changes(), b.Configuration.changes()), cmp.Compare(a.Ratio, b.Ratio))
 	}).Configuration
 }
 

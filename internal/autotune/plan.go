@@ -162,7 +162,7 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 		c.StepsPerExecution = 0
 	}
 	c.Compiled = c.Compiled && l.Compiled
-	if !l.Threads || c.TooLate(o) != nil {
+	if !l.Threads || c.tooLate(o) != nil {
 		c.Executor, c.IntraThreads, c.InterThreads = "", 0, 0
 	}
 	if l.Traced {
@@ -178,9 +178,9 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 	return c
 }
 
-// TooLate returns gpuopts.ErrTooLate if an earlier session of this process has set up TensorFlow's
+// tooLate returns gpuopts.ErrTooLate if an earlier session of this process has set up TensorFlow's
 // threads differently. o are the options of the session before the choice.
-func (c Configuration) TooLate(o session.Options) error {
+func (c Configuration) tooLate(o session.Options) error {
 	first, _, opened := tfprocess.FirstSession()
 	if !opened || c.threads().Plain() {
 		return nil
@@ -286,7 +286,7 @@ func (p *Plan) threads(l Limits) (settings []Configuration) {
 	}
 	single := Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
 	for _, c := range []Configuration{single, {IntraThreads: 1}} {
-		if c.TooLate(p.Options) == nil && !(l.Traced && c == single) {
+		if c.tooLate(p.Options) == nil && !(l.Traced && c == single) {
 			settings = append(settings, c)
 		}
 	}

@@ -97,7 +97,7 @@ func planned(t *testing.T) Plan {
 // withSample returns the tuner of a plan, with data for its trials.
 func withSample(t *testing.T, p *Plan) *Trials {
 	t.Helper()
-	r, err := NewTrials(p, time.Now().Add(maxTime), minRounds)
+	r, err := newTrials(p, time.Now().Add(maxTime), minRounds)
 	require.NoError(t, err)
 	r.spec.Data = filepath.Join(t.TempDir(), "batches")
 	require.NoError(t, sample(p, r.spec.Data, time.Minute))

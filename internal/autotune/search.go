@@ -262,7 +262,7 @@ func (s *search) among(points []Point) (best Point, reached bool) {
 		return bounded > limit || minimized > least*(1+same)
 	})
 	return slices.MinFunc(near, func(a, b Point) int {
-		return cmp.Or(cmp.Compare(a.Configuration.Changes(), b.Configuration.Changes()), s.compare(a, b))
+		return cmp.Or(cmp.Compare(a.Configuration.changes(), b.Configuration.changes()), s.compare(a, b))
 	}), true
 }
 

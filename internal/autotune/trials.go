@@ -87,9 +87,9 @@ type Trials struct {
 	remove func() error
 }
 
-// NewTrials prepares trials that end at a time. It opens TensorFlow but no session. Measure starts
+// newTrials prepares trials that end at a time. It opens TensorFlow but no session. Measure starts
 // processes. The data has at least one full batch. The result must be closed.
-func NewTrials(p *Plan, until time.Time, rounds int) (*Trials, error) {
+func newTrials(p *Plan, until time.Time, rounds int) (*Trials, error) {
 	if err := CheckAllowed(); err != nil {
 		return nil, err
 	}
