@@ -264,9 +264,13 @@ func (a *assignment) fill(left []int, one bool) {
 	others := a.rest("", n)
 	isText := in.is(dtype.StringKind)
 	isRow := a.single && (len(in.Shape) == 1 || one && !isText)
-	if len(left) == 1 && len(others) > 0 && (isRow || one && len(others) == 1) {
+	switch {
+	case one && isText && len(a.free) > 1 && len(others) == 1:
+		a.err = option.Errorf("input %s of the model may take any of the columns %s, also one that is kept: name its column "+
+			"({CSVOptions.Inputs %[1]s=COLUMN}): %[3]w", in.Name, list(a.names), ErrFormat)
+	case len(left) == 1 && len(others) > 0 && (isRow || one && len(others) == 1):
 		a.take(left[0], others...)
-	} else if !one || isText {
+	case !one || isText:
 		a.take(left[0], in.Name)
 	}
 }

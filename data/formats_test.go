@@ -206,6 +206,35 @@ func TestKeptColumns(t *testing.T) {
 	}
 }
 
+// With kept columns, the only input of text may be any of several columns, so it has to be named.
+func TestKeptColumnsBesideAText(t *testing.T) {
+	dir := t.TempDir()
+	type row struct {
+		ID     string `arrow:"id"`
+		Review string `arrow:"review"`
+	}
+	for _, path := range []string{put(t, dir, "t.csv", []byte("id,review\nn1,good\n")),
+		put(t, dir, "t.jsonl", []byte(`{"id": "n1", "review": "good"}`)), put(t, dir, "t.parquet", parquetOf(t, row{"n1", "good"})),
+		put(t, dir, "t.tfrecord", recordsOf(example(map[string]any{"id": []string{"n1"}, "review": []string{"good"}})))} {
+		for _, keep := range [][]string{{"id"}, {"review"}, {"id", "review"}} {
+			o := CSVOptions{Keep: keep, Inputs: []FieldSpec{{Name: "x", Type: "string"}}}
+			_, err := Open(path, Options{CSV: o})
+			require.ErrorIs(t, err, ErrFormat, "%s %v", path, keep)
+			require.ErrorContains(t, err, "(CSVOptions.Inputs x=COLUMN")
+			o.Inputs[0].Columns, o.InputsOnly = []string{"review"}, true
+			ds, err := Open(path, Options{CSV: o})
+			require.NoError(t, err, "%s %v", path, keep)
+			require.Equal(t, []string{"good"}, all[string](t, ds, "x"), "%s %v", path, keep)
+			require.Equal(t, []string{map[string]string{"id": "n1", "review": "good"}[keep[0]]}, all[string](t, ds, KeptPrefix+keep[0]))
+			require.NoError(t, ds.Close())
+		}
+	}
+	path := put(t, dir, "one.csv", []byte("review\ngood\n"))
+	ds, err := Open(path, Options{CSV: CSVOptions{Keep: []string{"review"}, Inputs: []FieldSpec{{Name: "x", Type: "string"}}}})
+	require.NoError(t, err, "there is no other column")
+	require.Equal(t, []string{"good"}, all[string](t, ds, "x"))
+}
+
 // Kept values of records have fields of their own, with their types.
 func TestKeptValues(t *testing.T) {
 	path := put(t, t.TempDir(), "t.tar", tarOf(t, "1.json", `{"a": 5, "label": "x", "v": [1, 2]}`, "2.json",

@@ -321,7 +321,7 @@ func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
 		if !known {
 			return values, s.wrong(name, "a value that the first record lacks", "the values of the first record")
 		}
-		if i == onlyLater { // not while samples are made, since the set has all names then
+		if i == onlyLater { // only while the set is opened, which sees every name
 			s.byName[name], s.out = -1, append(s.out, name)
 		}
 		switch {
@@ -388,10 +388,9 @@ func (s *recordSet) dataset(m *InMemory) error {
 		}
 		at := slices.IndexFunc(m.columns, func(c column) bool { return c.name == names[in.columns[0]] })
 		c := &m.columns[at]
-		if nameKey(c.name) != nameKey(in.name) {
-			c.columns = []string{c.name}
+		if c.name = in.name; nameKey(names[in.columns[0]]) != nameKey(in.name) {
+			c.columns = []string{names[in.columns[0]]}
 		}
-		c.name = in.name
 	}
 	if s.label != nil {
 		label := s.labelColumn(m)

@@ -120,7 +120,7 @@ func (r *reader) columnsOf(ds *data.InMemory) map[string][]string {
 			found[r.only()] = f.Columns
 		case !one:
 			found[f.Name] = f.Columns
-		case len(f.Columns) > 1:
+		case len(f.Columns) > 1 || r.text:
 			found[r.csv.Inputs[0].Name] = f.Columns
 		}
 	}

@@ -95,6 +95,21 @@ func TestSeveralLabels(t *testing.T) {
 	}
 }
 
+// The column of the only input of text is recorded, so that a prediction finds it beside other columns.
+func TestColumnOfText(t *testing.T) {
+	m := modelOf(nil, []savedmodels.Tensor{{Name: "x", DType: dtype.String, Shape: []int64{-1}}}, []savedmodels.Tensor{floats("y")})
+	trained := recorded(t, m, Data{Path: file(t, "t.csv", "review,label\ngood,1\nbad,0\n")})
+	assert.Equal(t, []string{"review"}, trained.Metadata.Columns["x"])
+	for _, keep := range [][]string{nil, {"id"}, {"review"}} {
+		d := Data{Path: file(t, "new.jsonl", `{"id": "n1", "review": "fine"}`), Keep: keep}
+		ds, err := open(t, trained, "predict", d)
+		require.NoError(t, err, "%v", keep)
+		assert.Equal(t, []string{"fine"}, values[string](t, ds, "x"))
+	}
+	_, err := open(t, trained, "predict", Data{Path: file(t, "new.csv", "id\nn1\n")})
+	require.ErrorContains(t, err, `no column "review", which input x of the model takes`)
+}
+
 // The label of a model has any name: that of an input that only train takes, or that the options select.
 func TestLabelIsAnInput(t *testing.T) {
 	m := modelOf(nil, []savedmodels.Tensor{floats("a"), floats("b")}, []savedmodels.Tensor{floats("rating")})
