@@ -62,7 +62,7 @@ var ruleKeys = []string{"type", "missing", "na_values", "strip", "thousands", "d
 var ruleTypes = []string{"float", "int", "text", "bool", "category", "date"}
 
 const (
-	missingIsError = "error" // the value of the key missing for which a missing cell is an error
+	missingIsError = "error" // in a schema, "missing: error" refuses missing cells
 	usualDate      = "%Y-%m-%d"
 	maxSchema      = 1 << 20
 	day            = 24 * 60 * 60

@@ -79,9 +79,8 @@ type stack struct {
 	layout *layout
 	// metrics are the indices of the metrics of the signature train in the runner's metrics.
 	metrics []int
-	// have is the number of batches stacked so far, out of Step.steps. samples is the size of each
-	// batch.
-	have, samples int
+	have    int // batches in the inputs; an execution needs Step.steps
+	samples int // samples in each batch
 }
 
 func (s *Session) newStack(n *native, l *layout) (*stack, error) {

@@ -104,8 +104,7 @@ func (a amount) of(pairs []Pair, random *rand.Rand) (d deviating, ok bool) {
 		d.deviation = bootstrap(base, remedy, random, d.logarithm)
 		return d, !math.IsNaN(d.deviation)
 	}
-	// To first order, a pair changes the ratio by its remedy minus ratio*base, divided by the mean of
-	// the base.
+	// The delta method: the deviation of a ratio of means is that of the mean of (remedy - ratio*base) / mean(base).
 	moves := make([]float64, n)
 	for i := range moves {
 		moves[i] = (remedy[i] - ratio*base[i]) / meanBase

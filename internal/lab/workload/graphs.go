@@ -127,13 +127,13 @@ const (
 	burstLarge     = 256 << 10 / 4 // floats
 )
 
-// burster has its own thread, because malloc has an arena per thread.
+// burster creates and closes tensors on a thread of its own, because malloc has an arena per thread.
 type burster struct {
 	rng     *rand.Rand
-	count   int
-	values  []float32
-	kept    tensors
-	work    chan tensors // tensors of another burster
+	count   int          // tensors of a burst
+	values  []float32    // of the tensors
+	kept    tensors      // the survivors of the last burst
+	work    chan tensors // the survivors of another burster, to close in the next burst
 	results chan error
 }
 
