@@ -369,7 +369,7 @@ func (s *recordSet) dataset(m *InMemory) error {
 		if f == s.label || slices.Contains(s.out, f.name) {
 			continue
 		}
-		if m.columns = append(m.columns, c); f.name != sampleWeight {
+		if m.columns = append(m.columns, c); f.name != sampleWeight || s.options.CSV.input(f.name) != nil {
 			names = append(names, f.name)
 		}
 	}

@@ -347,7 +347,7 @@ func (t *table) features(first []cell) (features tableColumns, at []int, weights
 		}
 		switch {
 		case i == t.label || isOut || !isPlain && t.options.keeps(name) && t.options.input(name) == nil:
-		case name == sampleWeight && !t.options.Schema.allTexts():
+		case name == sampleWeight && t.options.input(name) == nil && !t.options.Schema.allTexts():
 			weights = &tableField{name: name, columns: []int{i}, kind: dtype.For[float32](), real: true}
 		default:
 			at, features.names = append(at, i), append(features.names, name)

@@ -22,7 +22,7 @@ var (
 
 // guessMode returns "min" or "max", or "" for an unknown name.
 func guessMode(metric string) string {
-	words := strings.Split(strings.ToLower(metric), "_")
+	words := strings.FieldsFunc(strings.ToLower(metric), func(r rune) bool { return strings.ContainsRune("_ -()", r) })
 	for _, word := range slices.Backward(words) {
 		switch {
 		case slices.Contains(highWords, word):

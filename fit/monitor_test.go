@@ -111,8 +111,8 @@ func TestNaNIsNeverAnImprovement(t *testing.T) {
 func TestGuessMode(t *testing.T) {
 	for name, want := range map[string]string{
 		"loss": "min", "val_loss": "min", "mae": "min", "val_mean_squared_error": "min",
-		"sparse_categorical_crossentropy": "min",
-		"accuracy":                        "max", "val_acc": "max", "top_k_categorical_accuracy": "max", "AUC": "max", "val_f1": "max",
+		"sparse_categorical_crossentropy": "min", "val_my mae (%)": "min",
+		"accuracy": "max", "val_acc": "max", "top_k_categorical_accuracy": "max", "AUC": "max", "val_f1": "max",
 		"mean_iou":        "max",
 		"false_positives": "", "lossless": "", "": "",
 	} {

@@ -368,14 +368,14 @@ func (j *judgement) checkTensors(s *Signature) {
 	}
 	for _, t := range s.Inputs {
 		about := s.Name + "." + t.Name
-		switch want, reserved := reservedInputs[t.Name]; {
+		switch want := reservedInputs[t.Name]; {
 		case t.Op == "":
 			j.report(severity, codeSparseInput, about, "take its parts as separate inputs",
 				"input %s of signature %s is a sparse or composite tensor, which cannot be fed", t.Name, s.Name)
 		case t.DType.Size() == 0 && t.DType != dtype.String:
 			j.report(severity, codeUnsupportedType, about, "take another type and convert it in the exported function",
 				"input %s of signature %s is of type %s, which cannot be fed", t.Name, s.Name, tfproto.DataType(t.DType))
-		case reserved:
+		case t.IsReserved():
 			if !want.fits(j.ofOneStep(s, t, want)) {
 				j.report(severity, codeReservedInput, about, "give the input another name, or this form",
 					"the name %s is reserved for %s, but in signature %s it is %s %s", t.Name, want.text, s.Name,

@@ -397,7 +397,7 @@ func (d *division) rest(p *part, train Signature) (Signature, error) {
 	need := p.flat.needed(p.results, p.effects, given, true)
 	s := b.finish(need, p.effects)
 	for _, t := range train.Inputs { // so that batches with and without features have the same fields
-		if s.Input(t.Name) == nil && !contract.IsReserved(t.Name) && t.Constant == nil {
+		if s.Input(t.Name) == nil && !t.IsReserved() && t.Constant == nil {
 			b.placeholder(t)
 		}
 	}

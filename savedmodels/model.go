@@ -272,7 +272,7 @@ func constantError(key string, value float64, reason, fix string) error {
 
 // IsSwitch reports whether an input takes a number or bool for the whole batch that only the caller can know.
 func (t Tensor) IsSwitch() bool {
-	return !t.UnknownRank && len(t.Shape) == 0 && t.Op != "" && t.DType.Size() > 0 && !contract.IsReserved(t.Name)
+	return !t.UnknownRank && len(t.Shape) == 0 && t.Op != "" && t.DType.Size() > 0 && !t.IsReserved()
 }
 
 // WithLoss returns a copy of the model in which the output is renamed to loss, in all

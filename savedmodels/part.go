@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/tfproto"
 )
@@ -79,7 +78,7 @@ func (d *division) argument(s *Signature, a flatArg) (kind, *Tensor) {
 		if d.graph.nodeOf(t.Op) != a.from {
 			continue
 		}
-		if contract.IsReserved(t.Name) || t.Constant != nil || t.DType == dtype.String {
+		if t.IsReserved() || t.Constant != nil || t.DType == dtype.String {
 			return live, &s.Inputs[i]
 		}
 		return sample, &s.Inputs[i]

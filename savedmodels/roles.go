@@ -119,14 +119,12 @@ func (j *judgement) resolve() {
 		return
 	}
 	same := func(v *Signature) string { return v.differs(s, 0) }
-	if r.Evaluate != "" {
-		r.Evaluate = j.take(r.Evaluate, same)
-	}
+	r.Evaluate = j.take(r.Evaluate, same)
 	r.TrainN = j.take("train_n", func(v *Signature) string { return v.differs(s, 1) })
 	r.TrainXLA = j.takeCompiled(r.Train)
 	r.TrainNXLA = j.takeCompiled(r.TrainN)
 	r.TrainSync = j.take("train_sync", func(v *Signature) string {
-		if v.Input(contract.InputGroupSize) == nil {
+		if !v.Takes(contract.InputGroupSize) {
 			return "it has no input " + contract.InputGroupSize
 		}
 		return same(v)

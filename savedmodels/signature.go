@@ -42,19 +42,21 @@ func (f form) fits(t Tensor) bool {
 	if t.UnknownRank {
 		return true
 	}
-	if len(t.Shape) != len(f.shape) && !(f.more && len(t.Shape) > len(f.shape)) {
-		return false
-	}
-	for i, d := range f.shape {
-		if d >= 0 && t.Shape[i] >= 0 && t.Shape[i] != d {
-			return false
-		}
-	}
-	return true
+	n := len(f.shape)
+	return (len(t.Shape) == n || f.more && len(t.Shape) > n) && slices.EqualFunc(f.shape, t.Shape[:n],
+		func(want, have int64) bool { return want < 0 || have < 0 || want == have })
 }
 
 // Input returns the input with the given name; nil if there is none.
 func (s *Signature) Input(name string) *Tensor { return find(s.Inputs, name) }
+
+// Takes reports whether the signature takes a reserved input.
+func (s *Signature) Takes(reserved string) bool {
+	return slices.ContainsFunc(s.Inputs, func(t Tensor) bool { return t.Name == reserved && t.IsReserved() })
+}
+
+// IsReserved reports whether steadyfit can generate the value of an input. An input of another key needs data.
+func (t Tensor) IsReserved() bool { return t.Key == "" && reservedInputs[t.Name].types != nil }
 
 // Output returns the output with the given name; nil if there is none.
 func (s *Signature) Output(name string) *Tensor { return find(s.Outputs, name) }
@@ -69,14 +71,14 @@ func find(ts []Tensor, name string) *Tensor {
 // DataInputs returns the inputs that need data, which are all except the reserved ones and constants.
 func (s *Signature) DataInputs() []Tensor {
 	return slices.DeleteFunc(slices.Clone(s.Inputs),
-		func(t Tensor) bool { return contract.IsReserved(t.Name) || t.Constant != nil })
+		func(t Tensor) bool { return t.IsReserved() || t.Constant != nil })
 }
 
 // Metrics returns the outputs that are recorded: loss first, then the other numeric scalars by
 // name, without global_step.
 func (s *Signature) Metrics() []Tensor {
 	out := slices.DeleteFunc(slices.Clone(s.Outputs),
-		func(t Tensor) bool { return t.Name == outputGlobalStep || !t.scalarNumber() })
+		func(t Tensor) bool { return t.Name == outputGlobalStep && t.Key == "" || !t.scalarNumber() })
 	if i := slices.IndexFunc(out, func(t Tensor) bool { return t.Name == contract.OutputLoss }); i > 0 {
 		loss := out[i]
 		copy(out[1:], out[:i])

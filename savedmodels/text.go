@@ -11,7 +11,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"steadyfit/internal/contract"
 	"steadyfit/internal/texts"
 )
 
@@ -83,7 +82,7 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		for _, t := range s.Inputs {
 			if t.Constant != nil {
 				takes = append(takes, fmt.Sprintf("%s=%v", t.Name, *t.Constant))
-			} else if contract.IsReserved(t.Name) {
+			} else if t.IsReserved() {
 				reserved = append(reserved, t.Name)
 			} else {
 				in = append(in, t.Name+" "+t.DType.String()+t.shapeText())

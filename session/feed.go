@@ -197,7 +197,7 @@ func (in *input) fit(shape []int, steps int) error {
 		have := in.shape[first+i]
 		switch {
 		case d < 0 || d == have:
-		case i == 0 && !contract.IsReserved(in.Name):
+		case i == 0 && !in.IsReserved():
 			return fmt.Errorf("%w: the model has the fixed batch size %d, but the batch has %d samples: train with that "+
 				"batch size and without a smaller last batch, or export the model with an open batch size",
 				ErrData, d, have)

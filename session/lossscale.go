@@ -39,7 +39,7 @@ var scaleIdentity = fmt.Sprintf("dynamic from %v, %v per %d steps, at least %v",
 
 // scalable reports whether a signature takes a dynamic scale.
 func scalable(sig *savedmodels.Signature) bool {
-	return sig.Input(contract.InputLossScale) != nil && gradsFinite(sig) != nil
+	return sig.Takes(contract.InputLossScale) && gradsFinite(sig) != nil
 }
 
 // gradsFinite returns the output grads_finite; nil if there is none.

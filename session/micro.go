@@ -84,7 +84,7 @@ func (p *Plan) checkSplit() error {
 				m.Name, train.Name)
 		}
 	}
-	if in := contract.InputLossScale; train.Input(in) != nil && gradients.Input(in) == nil {
+	if in := contract.InputLossScale; train.Takes(in) && !gradients.Takes(in) {
 		return refuse("signature %s does not take %s, which %s does, so micro-batches would not be scaled; export both "+
 			"with the same inputs",
 			gradients.Name, in, train.Name)
@@ -118,7 +118,7 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 		return ""
 	case m != nil && m.MicroBatchesExact != nil:
 		return cmp.Or(m.MicroBatchesInexact, "the exporter's note micro_batches_exact is false; a new export has the reason")
-	case gradients.Input(contract.InputSeed) != nil:
+	case gradients.Takes(contract.InputSeed):
 		return fmt.Sprintf("signature %s draws different random numbers from the input seed for each micro-batch",
 			gradients.Name)
 	case slices.ContainsFunc(model.Problems, func(p savedmodels.Problem) bool { return p.Code == contract.CodeMetadata }):
@@ -311,7 +311,7 @@ func (r *runner) combine(b data.Batch, metrics []int, out []float64) combination
 	out = out[:len(metrics)]
 	clear(out)
 	return combination{runner: r, metrics: metrics, out: out, size: b.Size,
-		weighted: r.Signature.Input(contract.InputSampleWeight) != nil}
+		weighted: r.Signature.Takes(contract.InputSampleWeight)}
 }
 
 func (c *combination) add(part data.Batch, values []float64) {

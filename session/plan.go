@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"steadyfit/data"
@@ -125,7 +124,7 @@ func (p *Plan) Roles() savedmodels.Roles { return p.roles }
 // true and the model does not let a training set its learning rate.
 func (p *Plan) Check(samples int, setsRate bool) error {
 	if train, err := p.model.Signature(p.roles.Train); err == nil && setsRate && p.roles.SetLearningRate == "" &&
-		train.Input(contract.InputLearningRate) == nil {
+		!train.Takes(contract.InputLearningRate) {
 		return &option.Error{Option: "Loop.LearningRate", Reason: errFixedRate.Error(),
 			Fix: "leave it out, or export the model with a constant rate", Err: errFixedRate}
 	}
@@ -294,8 +293,8 @@ func (p *Plan) layouts() (plain, compiled *layout, err error) {
 }
 
 // isStacked reports whether an input has one value per step of an execution.
-func isStacked(input string) bool {
-	return !slices.Contains([]string{contract.InputLearningRate, contract.InputLossScale, contract.InputGroupSize}, input)
+func isStacked(in savedmodels.Tensor) bool {
+	return !in.IsReserved() || in.Name == contract.InputSampleWeight || in.Name == contract.InputSeed
 }
 
 // layoutOf reads the layout of a signature that runs several steps. Each of its steps must take the
@@ -327,7 +326,7 @@ func (l *layout) differs(train *savedmodels.Signature) string {
 		switch {
 		case in.DType == tfbind.String:
 			return fmt.Sprintf("takes strings (%s), which are fed one step at a time", in.Name)
-		case isStacked(in.Name) && !in.UnknownRank && len(in.Shape) < 2:
+		case isStacked(in) && !in.UnknownRank && len(in.Shape) < 2:
 			return fmt.Sprintf("takes %s without dimensions for steps and samples", in.Name)
 		}
 	}

@@ -514,7 +514,7 @@ func (s *Session) SetLearningRate(rate float64) error {
 	if !(rate >= 0 && rate <= math.MaxFloat64) {
 		return fmt.Errorf("learning rate %v: %w: expected a finite number of at least 0", rate, tfbind.ErrInvalidArgument)
 	}
-	if s.train != nil && s.train.Signature.Input(contract.InputLearningRate) != nil {
+	if s.train != nil && s.train.Signature.Takes(contract.InputLearningRate) {
 		s.rate = rate
 		return nil
 	}
@@ -569,7 +569,7 @@ func (s *Session) Identity() map[string]string {
 			id["stacked"] = fmt.Sprintf("up to %d steps per call in the single-threaded executor", n)
 		}
 	}
-	if s.train != nil && s.train.Signature.Input(contract.InputSeed) != nil {
+	if s.train != nil && s.train.Signature.Takes(contract.InputSeed) {
 		id["seed"] = strconv.FormatInt(s.opts.Seed, 10)
 	}
 	if c := s.model.Constants(); len(c) > 0 {
@@ -580,7 +580,7 @@ func (s *Session) Identity() map[string]string {
 	}
 	if s.scaler != nil {
 		id["loss_scale"] = scaleIdentity
-	} else if s.train != nil && s.train.Signature.Input(contract.InputLossScale) != nil {
+	} else if s.train != nil && s.train.Signature.Takes(contract.InputLossScale) {
 		id["loss_scale"] = "1" // the generated value
 	}
 	return id

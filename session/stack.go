@@ -91,7 +91,7 @@ func (s *Session) newStack(n *native, l *layout) (*stack, error) {
 	k := &stack{runner: r, layout: l, metrics: r.find(n.train.names)} // layoutOf checks that none is missing
 	for i := range k.inputs {
 		in := &k.inputs[i]
-		if in.stacked = isStacked(in.Name); in.stacked && !in.UnknownRank {
+		if in.stacked = isStacked(in.Tensor); in.stacked && !in.UnknownRank {
 			in.Shape = in.Shape[1:]
 		}
 	}

@@ -265,3 +265,38 @@ func TestTableWithoutLabels(t *testing.T) {
 		require.ErrorContains(t, err, "no input of signature train takes the field y")
 	}
 }
+
+// An input may be called like a reserved one. A column with its name feeds it.
+func TestInputsOfReservedNames(t *testing.T) {
+	weight := savedmodels.Tensor{Name: "sample_weight", Key: "sample_weight_2", DType: dtype.String, Shape: []int64{-1}}
+	seed := floats("seed", 1)
+	seed.Key = "seed_2"
+	m := modelOf(nil, []savedmodels.Tensor{weight, seed}, []savedmodels.Tensor{floats("y", 1)})
+	for name, text := range map[string]string{
+		"t.csv": "seed,sample_weight,y\n2.5,heavy,3\n", "t.jsonl": `{"seed": 2.5, "sample_weight": "heavy", "y": 3}` + "\n"} {
+		d := Data{Path: file(t, name, text)}
+		ds, err := open(t, m, "train", d)
+		require.NoError(t, err, name)
+		assert.Equal(t, []string{"heavy"}, values[string](t, ds, "sample_weight"), name)
+		assert.Equal(t, []float32{2.5}, values[float32](t, ds, "seed"), name)
+		d.Path = file(t, name, strings.ReplaceAll(text, "seed", "other"))
+		_, err = open(t, m, "train", d)
+		require.ErrorContains(t, err, "seed", name)
+	}
+}
+
+// Bytes of the only input are scaled, whatever its name.
+func TestBytesOfANamedInput(t *testing.T) {
+	in := floats("pixels", 2)
+	notes := &savedmodels.Metadata{Inputs: map[string]savedmodels.InputMetadata{"pixels": {Range: &[2]float64{0, 1}}}}
+	m := modelOf(notes, []savedmodels.Tensor{in}, nil)
+	for _, name := range []string{"pixels", "x"} {
+		bytes, err := data.New("made", data.Field{Name: name, Array: data.Array{Shape: []int{1, 2}, Values: []uint8{0, 255}}})
+		require.NoError(t, err)
+		_, err = open(t, m, "train", Data{Memory: bytes})
+		require.ErrorContains(t, err, "set it to 0,1 for bytes from 0 to 255", name)
+		ds, err := open(t, m, "train", Data{Memory: bytes, Scale: &[2]float64{0, 1}})
+		require.NoError(t, err, name)
+		assert.Equal(t, []float32{0, 1}, values[float32](t, ds, name), name)
+	}
+}

@@ -396,10 +396,9 @@ func (r *reader) follow(train *data.InMemory) {
 	if r.record.NumericLabels = len(r.record.ClassNames) == 0 && fieldOf(train, "y").Name != ""; r.record.NumericLabels {
 		r.csv.Numbers = inputs.NumericLabels
 	}
-	fields := byteFields(train)
 	if s := r.scaleOf(train); s != nil {
 		r.record.Scale = s
-	} else if fields != nil && !slices.ContainsFunc(fields,
+	} else if fields := r.byteFields(train); fields != nil && !slices.ContainsFunc(fields,
 		func(name string) bool { _, known := r.ranges[name]; return known }) {
 		r.record.Scale = &[2]float64{0, math.MaxUint8}
 	}
@@ -497,7 +496,7 @@ func (r *reader) checkRange(ds *data.InMemory) error {
 				values[0], values[1])}
 		wrong.Fix = fmt.Sprintf("set it to %g,%g for bytes from 0 to 255, or to 0,255 to use the values as they are",
 			values[0], values[1])
-		if f.Name != "x" {
+		if f.Name != r.single(ds) {
 			wrong.Fix = "scale the field in the file, as float32"
 		}
 		return wrong
@@ -524,7 +523,7 @@ func (r *reader) scaleOf(ds *data.InMemory) *[2]float64 {
 	switch {
 	case r.Scale != nil:
 		return r.Scale
-	case r.record.Scale != nil && byteFields(ds) != nil:
+	case r.record.Scale != nil && r.byteFields(ds) != nil:
 		return r.record.Scale
 	case imageFields(ds) != nil:
 		return r.pixels
@@ -552,33 +551,36 @@ func imageFields(ds data.Dataset) (names []string) {
 	return names
 }
 
-// byteFields returns the fields with images, or else x if it has bytes.
-func byteFields(ds *data.InMemory) []string {
+// single returns the field of the only input, which is x if no field has the name of the input.
+func (r *reader) single(ds *data.InMemory) string {
+	if len(r.csv.Inputs) != 1 {
+		return "x"
+	}
+	return cmp.Or(fieldOf(ds, r.csv.Inputs[0].Name).Name, "x")
+}
+
+// byteFields returns the fields with images, or else that of the only input if it has bytes.
+func (r *reader) byteFields(ds *data.InMemory) []string {
 	fields := imageFields(ds)
-	if fields == nil && fieldOf(ds, "x").Type == "uint8" {
-		fields = []string{"x"}
+	if name := r.single(ds); fields == nil && fieldOf(ds, name).Type == "uint8" {
+		fields = []string{name}
 	}
 	return fields
 }
 
 // scaled scales bytes to the range of scaleOf.
-func (r *reader) scaled(ds *data.InMemory) (*data.InMemory, error) {
-	to, fields := r.scaleOf(ds), byteFields(ds)
+func (r *reader) scaled(ds *data.InMemory) (_ *data.InMemory, err error) {
+	to, fields := r.scaleOf(ds), r.byteFields(ds)
 	if to == nil || r.Scale == nil && *to == [2]float64{0, math.MaxUint8} {
 		return ds, nil
 	}
 	if fields == nil {
-		fields = []string{"x"} // Scale is set, so the error is about x
+		fields = []string{r.single(ds)} // Scale is set, so the error is about this field
 	}
 	for _, field := range fields {
-		scaled, err := ds.Scale(field, float32(to[0]), float32(to[1]))
-		if err != nil && r.Scale != nil {
+		if ds, err = ds.Scale(field, float32(to[0]), float32(to[1])); err != nil {
 			return nil, wrong("Data.Scale", scaleText(*to), err)
 		}
-		if err != nil {
-			return nil, err
-		}
-		ds = scaled
 	}
 	return ds, nil
 }
@@ -591,14 +593,13 @@ func (r *reader) release() {
 	}
 }
 
-func (r *reader) close() error {
+func (r *reader) close() (err error) {
 	if r == nil {
 		return nil
 	}
-	var errs []error
 	for _, ds := range r.opened {
-		errs = append(errs, ds.Close())
+		err = errors.Join(err, ds.Close())
 	}
 	r.opened = nil
-	return errors.Join(errs...)
+	return err
 }

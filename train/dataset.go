@@ -104,12 +104,11 @@ func (t *training) prefetched(ds data.Dataset) data.Dataset {
 }
 
 // validation opens the validation data or splits it off.
-func (t *training) validation(all *data.InMemory, roles savedmodels.Roles) (train *data.InMemory, err error) {
-	train = all
+func (t *training) validation(train *data.InMemory, roles savedmodels.Roles) (_ *data.InMemory, err error) {
 	var held *data.InMemory
 	switch {
 	case t.ValidationFraction != 0:
-		if train, held, err = all.Split(1-t.ValidationFraction, t.Seed); err != nil {
+		if train, held, err = train.Split(1-t.ValidationFraction, t.Seed); err != nil {
 			return nil, wrong("Config.ValidationFraction", t.ValidationFraction, err)
 		}
 	case t.Validation != "":
@@ -154,7 +153,7 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	}
 	if sig, err := t.model.Signature(signature); err != nil {
 		return nil, err
-	} else if sig.Input(contract.InputSampleWeight) == nil {
+	} else if !sig.Takes(contract.InputSampleWeight) {
 		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " +
 			contract.InputSampleWeight, Fix: "export it with --sample-weight of scripts/export.py"}
 	}

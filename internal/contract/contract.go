@@ -2,8 +2,6 @@
 // packages of this module have in common (docs/reference/contract.md).
 package contract
 
-import "slices"
-
 // The reserved inputs and outputs of a training signature, and their values.
 const (
 	InputSampleWeight = "sample_weight" // float, shape [batch] or [batch, ...]
@@ -25,12 +23,6 @@ const (
 	MaxAhead   = 1 << 14
 	MaxWorkers = 1024
 )
-
-// IsReserved reports whether steadyfit can generate the value of the input.
-func IsReserved(input string) bool {
-	return slices.Contains([]string{InputSampleWeight, InputLearningRate, InputSeed, InputLossScale, InputGroupSize},
-		input)
-}
 
 // Metrics of training with loss scaling: the scale of the next step, and the number of skipped
 // steps.

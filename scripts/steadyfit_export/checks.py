@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ import numpy as np
 from .names import Refusal, literal, load_tensorflow, progress
 
 
-def verify(path: str, metadata: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], advice: str) -> list[str]:
+def verify(path: str, metadata: Mapping[str, Any], program: Any) -> list[str]:
     """Load an export as a C program would, and check that it trains and resumes.
 
     Runs in a new session with its own graph, and uses only the SavedModel's restore op,
-    signatures and saver. The files do not change. Returns one line per check that passed. shapes
-    has the shape of a sample by input, and advice what to do if a signature fails.
+    signatures and saver. The files do not change. Returns one line per check that passed. The program is that of the
+    export: it knows shapes that the model takes, and whether its loss may be NaN.
 
     Raises:
         Refusal: naming the first check that failed.
@@ -35,23 +35,15 @@ def verify(path: str, metadata: Mapping[str, Any], shapes: Mapping[str, Sequence
         with literal(path) as files:
             meta = v1.saved_model.load(session, ["serve"], files)
         with tempfile.TemporaryDirectory() as temporary, literal(temporary) as folder:
-            return _Check(metadata, session, meta, folder, shapes, advice).run()
+            return _Check(metadata, session, meta, folder, program).run()
 
 
 class _Check:
     """A loaded SavedModel, with a folder for its checkpoints."""
 
-    def __init__(
-        self,
-        metadata: Mapping[str, Any],
-        session: Any,
-        meta: Any,
-        folder: str,
-        shapes: Mapping[str, Sequence[int]],
-        advice: str,
-    ) -> None:
+    def __init__(self, metadata: Mapping[str, Any], session: Any, meta: Any, folder: str, program: Any) -> None:
         tf, _ = load_tensorflow()
-        self.shapes, self.advice = shapes, advice
+        self.program, self.shapes = program, program.shapes()
         self.metadata, self.session, self.saver, self.folder = metadata, session, meta.saver_def, folder
         self.signatures = {n: s for n, s in meta.signature_def.items() if not n.startswith("__")}
         # Saving a module that holds Keras objects leaves handles that no signature reaches.
@@ -102,7 +94,9 @@ class _Check:
                 found=f"{len(self.reads)} variables with equal values before and after",
                 do="check that the loss depends on the weights, and the learning rate",
             )
-        self.done.append(f"train: loss {float(second['loss']):.4g}, {changed} variables change")
+        loss = float(second["loss"])
+        why = "" if math.isfinite(loss) else " (the loss takes other predictions only: no values are compared)"
+        self.done.append(f"train: loss {loss:.4g}{why}, {changed} variables change")
         self._restore(middle)
         again = self._run("train", feeds)
         repeated = self.session.run(self.reads)
@@ -163,13 +157,13 @@ class _Check:
         return feeds
 
     def _run(self, name: str, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a signature; its loss must be finite."""
+        """Run a signature; its loss must be finite, or may be NaN if its function takes only some predictions."""
         # Sorted, so that fetches always have the same order in the executor.
         outputs = {k: v.name for k, v in sorted(self.signatures[name].outputs.items())}
         try:
             result = self.session.run(outputs, feeds)
         except Exception as error:
-            advice = self.advice
+            advice = self.program.advice()
             lines = [line.strip() for line in str(error).partition("Original stack trace")[0].splitlines()]
             found = [line for line in lines if line and not line.startswith("[[")] or [""]
             if name.endswith("_xla"):
@@ -179,7 +173,7 @@ class _Check:
                 found=f"{type(error).__name__}: {found[-1][:600]}",
                 do=advice,
             ) from error
-        if "loss" in result and not math.isfinite(float(result["loss"])):
+        if "loss" in result and not math.isfinite(float(result["loss"])) and not self.program.partial:
             raise Refusal(
                 f"signature {name!r} returns a loss that is not a number",
                 found=str(result["loss"]),

@@ -77,9 +77,8 @@ mixed_float16, which scales its loss"
     add("--loss", help="Keras name: mse, sparse_categorical_crossentropy, ...")
     yes = {"action": "store_true", "default": None}
     add("--from-logits", **yes, help="the model gives logits, not probabilities")
-    metrics = "Keras names: accuracy, mae, auc, ..."
     names = {"type": lambda text: text.split(",") if text else None}
-    add("--metrics", **names, metavar="NAME,...", help=metrics)
+    add("--metrics", **names, metavar="NAME,...", help="Keras names: accuracy, mae, auc, ...")
     output = "value of the model's own train_step that stands for the loss, if none is called so"
     add("--loss-output", metavar="NAME", help=output)
     weight = "add the input sample_weight, one per sample, or in that shape per sample: [7] or [?] for \
@@ -92,13 +91,11 @@ scaling inside the graph"
 weights"
     no = {"action": "store_false", "default": None}
     add("--no-micro-batches", **no, dest="micro_batches", help=whole)
-    unused = "accept trainable weights that get no gradient; they stay as they are"
-    add("--allow-unused", **yes, help=unused)
+    add("--allow-unused", **yes, help="accept trainable weights that get no gradient; they stay as they are")
     lora = "train LoRA matrices of this rank on these layers, as in 4:query,value (all that have \
 enable_lora), and freeze the rest"
     add("--lora", metavar="RANK[:TARGETS]", help=lora)
-    quantize = "keep frozen weights as int8 where their layer supports it"
-    add("--quantize", choices=["int8"], help=quantize)
+    add("--quantize", choices=["int8"], help="keep frozen weights as int8 where their layer supports it")
     only = "train the weights of these layers or paths, as in head or */bias, and freeze the rest"
     add("--train-only", metavar="PATTERN,...", help=only)
     remat = "compute these layers again for the gradient, as in block_*: less memory, more time"
@@ -118,8 +115,7 @@ takes none"
     add("--input-dtype", **several, dest="input_dtypes", metavar="[NAME=]DTYPE", help=dtype)
     ranges = "range of the values of an input or a label, for the metadata and the check: 0:255"
     add("--range", **several, dest="input_ranges", metavar="[NAME=]LOW:HIGH", help=ranges)
-    classes = "names of the classes; predict then gives probabilities and class"
-    add("--class-names", **names, metavar="A,B,...", help=classes)
+    add("--class-names", **names, metavar="A,B,...", help="class names; predict then gives probabilities and class")
     return parser
 
 

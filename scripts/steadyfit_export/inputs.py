@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .checks import random_values
-from .names import RESERVED_INPUTS, Names, Refusal, Spec, UsageError, kept_values
+from .names import Names, Refusal, Spec, UsageError, kept_values
 from .options import Options
 
 
@@ -23,6 +24,7 @@ class Inputs:
     # Whether the model can be called.
     calls = True
     loss_scale_input = False
+    partial = False  # whether a loss is finite for some predictions only
     batch: int | None = None  # the fixed batch size; None if any size is possible
 
     def _find_inputs(self, options: Options) -> None:
@@ -41,10 +43,13 @@ class Inputs:
             else:
                 items = [("/".join(map(str, path)), t) for path, t in keras.tree.flatten_with_path(struct)]
                 if not isinstance(struct, Mapping):
-                    items = [("x" if len(items) == 1 else t.name, t) for _, t in items]
+                    items = [(t.name, t) for _, t in items]
                 self._pack = lambda values: keras.tree.pack_sequence_as(struct, values)
+            alone = len(items) == 1 and not isinstance(struct, Mapping)
             for name, tensor in items:
-                name = self.names.key(name)
+                if alone and re.fullmatch(r"(keras_tensor|input(_layer)?)(_\d+)?|y", name):
+                    name = "x"  # Keras made the name, or a label has it
+                name = self.names.key(name, "x" if alone else "")
                 self._symbolic[id(tensor)] = name
                 if tensor.shape and tensor.shape[0] is not None:
                     self.batch = tensor.shape[0]  # for example with a stateful RNN
@@ -63,19 +68,21 @@ class Inputs:
                 found=f"{type(model).__name__} without input shapes",
                 do="start it with keras.Input(shape), or pass --input x=float32[...]",
             )
+        others = {"y": True, "sample_weight": self.sample_weight is not None, "loss_scale": self.loss_scale_input}
         for name in map(self.names.name, self.inputs):
-            if name in RESERVED_INPUTS or name == "y":
-                raise UsageError(f"an input has the reserved name {name!r}: rename that keras.Input")
+            if others.get(name):
+                raise UsageError(f"an input is called {name!r}, like another of the step: rename that keras.Input")
         self.model_dtypes = {name: spec.dtype for name, spec in self.inputs.items()}
         for name, dtype in self.by_key("dtype", options.input_dtypes, self.inputs).items():
             self.inputs[name] = Spec(dtype, self.inputs[name].shape)
 
     def by_key(self, what: str, given: Mapping[str, Any] | None, keys: Iterable[str]) -> dict[str, Any]:
         """The given entries, under the keys of the names of inputs or labels that they have."""
-        known = {self.names.name(key): key for key in keys}
+        named = {self.names.name(key): key for key in keys}
+        known = {key: key for key in keys if key == "x"} | named
         for name in given or {}:
             if name not in known:
-                raise UsageError(f"a {what} for {name!r}; there are {', '.join(known)}")
+                raise UsageError(f"a {what} for {name!r}; there are {', '.join(named)}")
         return {known[name]: value for name, value in (given or {}).items()}
 
     def _find_size(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,11 +37,6 @@ class Metrics(Losses):
         apart = {id(m) for m in (model._loss_tracker, model._compile_metrics)}
         apart |= {id(m) for m in getattr(model._compile_loss, "metrics", [])}
         self._metrics += [m for m in model.metrics if id(m) not in apart]
-        for name in (v.value.name for m in self._metrics for v in m.variables):
-            if not re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>:-]*", name):
-                raise UsageError(
-                    f"TensorFlow cannot save {name!r} of a metric: give the metric a name of the letters a to z, digits and _"
-                )
         taken = set(RESERVED_OUTPUTS) | {self._loss_key(o) for o in self.losses if len(self.losses) > 1}
         self.metrics: list[str] = []
         for name, value in self._metric_values().items():

@@ -52,7 +52,8 @@ class Parts(Metrics):
             "each part changes weights in the forward pass": self._writes,
             "each part divides the losses of several outputs by its own number of elements": masked,
             "the loss compares samples or leaves some out": not self.splits,
-            "the scale of the loss adapts to the gradients of smaller parts": self.precision == "mixed_float16",
+            "the scale of the loss adapts to the gradients of smaller parts": self.precision == "mixed_float16"
+            and (self.scales_itself or self.loss_scale_input),
             f"the loss is its mean times the mean of the weights; {weighted} weights the samples": weighted,
             f"{self.optimizer.name} updates repeated rows separately" + trains(keras.layers.Embedding): self._sparse
             and not self._adds(),

@@ -107,15 +107,15 @@ class Names:
     def __init__(self) -> None:
         self._keys: dict[str, str] = {}
 
-    def key(self, name: str) -> str:
-        """The key of a name, the same for each call."""
+    def key(self, name: str, wish: str = "") -> str:
+        """The key of a name, the same for each call; wish, if no other name has it."""
         if name not in self._keys:
-            key = re.sub(r"[^A-Za-z0-9_]", "_", name)
+            key = wish or re.sub(r"[^A-Za-z0-9_]", "_", name)
             if not key[:1].isalpha():
                 key = f"x{key}"
             if keyword.iskeyword(key) or key == "self":
                 key += "_"
-            taken = {*RESERVED_OUTPUTS, *(k.lower() for k in self._keys.values())}
+            taken = {*RESERVED_INPUTS, *RESERVED_OUTPUTS, *(k.lower() for k in self._keys.values())}
             candidates = itertools.chain([key], (f"{key}_{n}" for n in itertools.count(2)))
             self._keys[name] = next(k for k in candidates if k.lower() not in taken)
         return self._keys[name]

@@ -6,16 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .graphs import operations, refuse_foreign_ops
-from .names import (
-    RESERVED_OUTPUTS,
-    Refusal,
-    Spec,
-    UsageError,
-    by_path,
-    load_tensorflow,
-    optimizers,
-    own_methods,
-)
+from .names import Refusal, Spec, UsageError, by_path, load_tensorflow, optimizers, own_methods
 from .options import Options
 from .step import KerasProgram
 
@@ -143,7 +134,7 @@ class OwnStepProgram(KerasProgram):
             tensor = tf.convert_to_tensor(value)
             if tensor.shape.rank != 0:
                 raise UsageError(f"{where}: {name!r} is not a scalar: reduce it, for instance with keras.ops.mean")
-            result[name if name in RESERVED_OUTPUTS else self.names.key(name)] = tf.cast(tensor, "float32")
+            result["loss" if name == "loss" else self.names.key(name)] = tf.cast(tensor, "float32")
         if self.loss_output is not None:
             if self.loss_output not in logs:
                 raise UsageError(f"loss_output {self.loss_output!r}: {where} returns {', '.join(logs)}")

@@ -71,15 +71,18 @@ class KerasProgram(Parts):
         mixed = [name for name in ("mixed_float16", "mixed_bfloat16") if name in policies]
         self.precision = mixed[0] if mixed else str(self.model.dtype_policy.name)
         if half and not wrapped and not self.loss_scale_input:
-            # Without loss scaling, float16 gradients underflow. Keras compile wraps the optimizer
-            # in the same way, before it is built.
+            # Without loss scaling, float16 gradients underflow. Keras compile wraps the optimizer in the same way, before
+            # it is built, except for auto_scale_loss=False or a model of another policy than its layers.
             if optimizer.built:
                 raise Refusal(
                     "a float16 model without loss scaling",
                     found=f"optimizer {optimizer.name!r}, which is already built",
                     do="wrap it in keras.optimizers.LossScaleOptimizer before it is built",
                 )
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+            if optimizer is getattr(self.model, "optimizer", None):
+                self.notes.append("the model is compiled without loss scaling: small gradients are zero in float16")
+            else:
+                optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         if learning_rate is not None:
             optimizer.learning_rate = learning_rate
         if not optimizer.built:

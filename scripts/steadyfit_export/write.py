@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -115,6 +116,8 @@ def export(
             signatures.setdefault("serving_default", signatures["predict"])
         root = program.tracked()
         root.tables = lookup_tables(model, signatures)
+        for variable in root.variables:  # a graph cannot have the names of some metrics
+            variable._handle_name = re.sub(r"^_|(?!:0$)[^A-Za-z0-9_.\\/>-]", ".", variable._handle_name)
         ranges = program.by_key("range", options.input_ranges, {**program.inputs, **program.labels})
         metadata = _metadata(program, signatures, options, ranges)
         progress.info("saving")
@@ -136,7 +139,7 @@ def export(
         file = pathlib.Path(temporary, METADATA)
         file.parent.mkdir()
         file.write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
-        checks = verify(temporary, metadata, program.shapes(), program.advice()) if check else []
+        checks = verify(temporary, metadata, program) if check else []
         size = sum(f.stat().st_size for f in pathlib.Path(temporary).rglob("*") if f.is_file())
         described = _describe(signatures)
     return Report(out, size, described, metadata, checks, program.notes)

@@ -132,6 +132,21 @@ def test_accepted(tmp_path, name):
     assert any(line.startswith("train: loss") for line in report.checks)
 
 
+def test_poisson_of_negative_predictions(tmp_path, load):
+    """The loss is NaN for samples for which that of Keras is, and equal for others."""
+    dense = layers.Dense(5, bias_initializer="ones")
+    model = sequential(keras.Input((4,)), dense, loss="poisson", jit_compile=False)
+    report = export.export(model, tmp_path / "m")
+    assert any("(the loss takes other predictions only: no values are compared)" in line for line in report.checks)
+    loaded, random = load(tmp_path / "m"), np.random.default_rng(0)
+    y = random.integers(0, 5, (8, 5)).astype("float32")
+    for size in (0.01, 0.1, 100):
+        x = random.uniform(-size, size, (8, 4)).astype("float32")
+        ours, theirs = loaded.run("train", x=x, y=y)["loss"], model.train_on_batch(x, y)
+        assert np.isnan(theirs) == (size == 100)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 def test_refusals_name_what_works(tmp_path):
     x = keras.Input((2,))
     model = keras.Model(x, {"u": [layers.Dense(1)(x), layers.Dense(1)(x)], "v": layers.Dense(1)(x)})

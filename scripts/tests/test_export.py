@@ -728,6 +728,28 @@ def test_float16_gets_loss_scaling_by_itself(tmp_path):
     assert "grads_finite" in report.signatures["train"]["outputs"]
 
 
+def test_float16_without_scale_as_in_keras(tmp_path, load, random):
+    """The step of a model that Keras compiles without loss scaling is that of Keras, also in parts."""
+    with export.dtype_policy("mixed_float16"):
+        model = dense()
+    model.compile("sgd", logits_loss(), auto_scale_loss=False, jit_compile=False)
+    report = export.export(model, tmp_path / "m")
+    assert report.metadata["precision"] == "mixed_float16" and report.metadata["micro_batches_exact"]
+    assert set(report.signatures["train"]["outputs"]) == {"loss"}
+    assert report.notes == ["the model is compiled without loss scaling: small gradients are zero in float16"]
+    whole, parts = load(tmp_path / "m"), load(tmp_path / "m")
+    for _ in range(3):
+        b = batch(random)
+        assert whole.run("train", **b)["loss"] == pytest.approx(float(model.train_on_batch(b["x"], b["y"])), rel=1e-3)
+        for part in (slice(0, 5), slice(5, 12)):
+            parts.run("gradients", **{k: v[part] for k, v in b.items()})
+        parts.run("apply")
+        for loaded, atol in ((whole, 1e-4), (parts, 1e-3)):
+            kernels = {v.shape: v for n, v in loaded.variables().items() if n.endswith("kernel") and "accum" not in n}
+            for layer in model.layers:
+                np.testing.assert_allclose(kernels[layer.kernel.shape], layer.kernel, atol=atol)
+
+
 def test_scale_and_skipped_steps_are_metrics(tmp_path, load, random):
     """The scale doubles after several good steps. A bad step halves it and is counted."""
     with export.dtype_policy("mixed_float16"):
@@ -939,8 +961,31 @@ def _unused():
 def test_reserved_names_of_inputs(tmp_path):
     inputs = [keras.Input((6,), name="seed"), keras.Input((6,), name="other")]
     model = keras.Model(inputs, keras.layers.Dense(3)(inputs[0] + inputs[1]))
-    with pytest.raises(export.UsageError, match="reserved name 'seed'"):
-        export.export(model, tmp_path / "m", optimizer="adam", loss=logits_loss())
+    options = {"optimizer": "adam", "loss": logits_loss(), "check": False}
+    report = export.export(model, tmp_path / "m", **options)
+    assert report.signatures["train"]["inputs"]["seed_2"] == "float32[?,6]"
+    assert report.metadata["names"] == {"seed_2": "seed"} and "seed" in report.metadata["inputs"]
+    for name, more in (("y", {}), ("sample_weight", {"sample_weight": True}), ("loss_scale", {"loss_scale_input": True})):
+        inputs = [keras.Input((6,), name=n) for n in (name, "other")]
+        model = keras.Model(inputs, keras.layers.Dense(3)(inputs[0] + inputs[1]))
+        with pytest.raises(export.UsageError, match=f"an input is called '{name}', like another of the step"):
+            export.export(model, tmp_path / "n", **options, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("größe", "größe"), ("seed", "seed"), ("x", "x"), ("y", "x"), ("input_layer_1", "x"), (None, "x")]
+)
+def test_name_of_the_only_input(tmp_path, name, known):
+    x = keras.Input((6,), name=name)
+    model = keras.Model(x, keras.layers.Dense(3)(x))
+    options = {"optimizer": "adam", "loss": "mse", "check": False, "force": True}
+    for given in {known, "x"}:
+        report = export.export(model, tmp_path / "m", **options, input_ranges={given: (0, 1)})
+        assert report.signatures["predict"]["inputs"] == {"x": "float32[?,6]"}
+        assert report.metadata["inputs"][known]["range"] == [0, 1]
+        assert report.metadata.get("names", {}) == ({} if known == "x" else {"x": known})
+    with pytest.raises(export.UsageError, match=f"a range for 'z'; there are {known}, y"):
+        export.export(model, tmp_path / "m", **options, input_ranges={"z": (0, 1)})
 
 
 @pytest.mark.parametrize(
@@ -1113,14 +1158,25 @@ def test_refuses_steps_that_it_would_train_differently(tmp_path):
 def test_names_of_metrics(tmp_path):
     def exported(*names):
         metrics = [keras.metrics.MeanAbsoluteError(name=name) for name in names]
-        return export.export(dense(), tmp_path / "m", optimizer="adam", loss="mse", metrics=metrics, check=False)
+        return export.export(dense(), tmp_path / "m", optimizer="adam", loss="mse", metrics=metrics, check=False, force=True)
 
-    for name in ("my metric", "größe", "mae (%)"):
-        with pytest.raises(export.UsageError, match="a name of the letters a to z, digits and _"):
-            exported(name)
-    report = exported("a/b", "a_b")
-    assert report.metadata["metrics"] == ["a/b", "a_b"]
-    assert report.metadata["names"] == {"a_b": "a/b", "a_b_2": "a_b"}
+    names = ["a/b", "a_b", "my mae (%)", "größe", "_x:y", "seed"]
+    report = exported(*names)
+    assert report.metadata["metrics"] == names
+    assert list(report.metadata["names"]) == ["a_b", "a_b_2", "my_mae____", "gr__e", "x_x_y", "seed_2"]
+    assert list(report.metadata["names"].values()) == names
+    with pytest.raises(export.UsageError, match="a metric is called 'loss', like another output"):
+        exported("loss")
+
+
+def test_names_of_own_values(tmp_path, load):
+    model = Own(lambda loss: {"loss": loss, "größe (cm)": 2.0, "global_step": 3.0})
+    model.measured = keras.metrics.Mean(name="größe (cm)")
+    model.compile("sgd")
+    report = export.export(model, tmp_path / "m", inputs={"x": "float32[6]"})
+    assert report.metadata["names"] == {"gr__e__cm_": "größe (cm)", "global_step_2": "global_step"}
+    result = load(tmp_path / "m").run("train", x=np.ones((2, 6), "float32"))
+    assert (result["gr__e__cm_"], result["global_step_2"]) == (2, 3)
 
 
 def test_export_leaves_the_model_as_it_was(tmp_path, random):
@@ -1133,8 +1189,8 @@ def test_export_leaves_the_model_as_it_was(tmp_path, random):
     variables = [*model.variables, *model.optimizer.variables, *error.variables]
     before = [v.numpy() for v in variables]
     export.export(model, tmp_path / "m")
-    with pytest.raises(export.UsageError, match="my metric"):
-        metrics = [error, keras.metrics.MeanSquaredError(name="my metric")]
+    with pytest.raises(export.UsageError, match="like another output"):
+        metrics = [error, keras.metrics.MeanSquaredError(name="loss")]
         export.export(model, tmp_path / "refused", metrics=metrics)
     assert all(np.array_equal(b, v.numpy()) for b, v in zip(before, variables, strict=True))
     assert float(error.result()) > 0
