@@ -199,6 +199,10 @@ bench: bench-build venv ## compare steadyfit, a C loop, galeone's binding, Keras
 	$(GO) run ./internal/lab/bench $(BENCHFLAGS)
 	@if [ -f docs/results/bench.json ]; then gzip -9nf docs/results/bench.json; fi
 
+.PHONY: bench-serve
+bench-serve: bench-build ## predictions per second with package serve and with galeone's binding, in turn in one process
+	source internal/lab/bench/galeone.env; $(GO) test -tags galeone -run '^$$' -bench Serve -count 5 ./internal/lab/galeone
+
 .PHONY: bench-scaling
 bench-scaling: bench-build venv ## measure batch sizes, model sizes, and concurrent trainings; docs/results/scaling.json.gz
 	@gzip -dkf docs/results/scaling.json.gz
