@@ -50,9 +50,13 @@ type Checkpoint struct {
 	// which it reaches a new best value; best.json names the best checkpoint, which is kept. BestMode is
 	// "min" if low values are better, or "max"; by default, the name decides (EarlyStop.Mode).
 	Best, BestMode string
+	// MinDelta is the least change to a new best value (EarlyStop.MinDelta).
+	MinDelta float64
 	// RestoreBest restores the weights of the best checkpoint when a run ends without an error, and logs its
 	// epoch. It needs Best.
 	RestoreBest bool
+	// Temporary means that the folder is removed after the run, so the history does not name its checkpoints.
+	Temporary bool
 	// Foreground makes training wait for each checkpoint. No step then needs memory for a copy of the
 	// variables, which would count towards a memory budget.
 	Foreground bool
@@ -73,7 +77,8 @@ func Checkpoints(folder string) ([]CheckpointInfo, error) { return checkpoint.Li
 
 // Hook returns the hook for Loop.Hook.
 func (o Checkpoint) Hook() Hook {
-	c := &checkpointer{Checkpoint: o, monitor: monitor{metric: o.Best, mode: o.BestMode}, epochPeriod: o.EveryEpochs}
+	c := &checkpointer{Checkpoint: o, epochPeriod: o.EveryEpochs,
+		monitor: monitor{metric: o.Best, mode: o.BestMode, minDelta: o.MinDelta}}
 	every := AnyStep
 	if o.EverySteps > 0 {
 		every = o.EverySteps
@@ -336,7 +341,9 @@ func (c *checkpointer) settle(s *State, wait bool) error {
 
 // finish handles the result of writing a checkpoint.
 func (c *checkpointer) finish(s *State, w *writing) error {
-	s.History.Checkpoint = c.folder.Newest
+	if !c.Temporary {
+		s.History.Checkpoint = c.folder.Newest
+	}
 	if w.err == nil {
 		s.run.written = w.written
 		c.lastStep, c.lastDone = w.step, w.epochs

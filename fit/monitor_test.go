@@ -181,6 +181,7 @@ func TestBestWeightsAreRestored(t *testing.T) {
 		{Checkpoint{Keep: 1, EveryEpochs: 100}, []int{7}, 3},
 		{Checkpoint{}, []int{4, 7, 7}, 3},
 		{Checkpoint{BestMode: "max"}, []int{7}, 1},
+		{Checkpoint{MinDelta: 3.5}, []int{7}, 2},
 	} {
 		dir := tempDir(t)
 		c.checkpoint.Folder, c.checkpoint.Best, c.checkpoint.RestoreBest = dir, "loss", true

@@ -158,8 +158,10 @@ type Checkpoints struct {
 	// Keep is the number of newest checkpoints to keep; 0 means 3, and a negative number keeps all.
 	Keep int
 	// Best is a metric whose best checkpoint is also kept. Empty means val_loss, if there is a
-	// validation. BestMode and RestoreBest are fields of fit.Checkpoint.
+	// validation. BestMode, MinDelta and RestoreBest are fields of fit.Checkpoint. Without Folder, RestoreBest uses a
+	// temporary folder.
 	Best, BestMode string
+	MinDelta       float64
 	RestoreBest    bool
 }
 
@@ -255,10 +257,10 @@ func (c *Config) validates() bool { return c.Validation != "" || c.ValidationFra
 
 func (c *Config) checkFolders() error {
 	switch {
-	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "":
+	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "" && !c.Checkpoints.RestoreBest:
 		return refuse("Checkpoints.Best", nil, "needs {Config.Checkpoints}, the folder for the best one")
-	case c.Checkpoints.RestoreBest && c.Checkpoints.Folder == "":
-		return refuse("RestoreBest", nil, "needs {Config.Checkpoints}, the folder for the best one")
+	case c.Checkpoints.RestoreBest && c.Checkpoints.Folder == "" && c.Cluster != nil:
+		return refuse("RestoreBest", nil, "ranks need {Config.Checkpoints}, the folder for the best one")
 	case c.OutVersion != "" && c.Out != "":
 		return refuse("Config.OutVersion", c.OutVersion,
 			"{Config.Out} names another folder for the trained model; leave one of them out")

@@ -3,11 +3,13 @@ package train
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 
 	"steadyfit/fit"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/budget"
+	"steadyfit/internal/files"
 	"steadyfit/memory"
 )
 
@@ -72,10 +74,16 @@ func (t *training) arrange() {
 	}
 }
 
-func (t *training) arrangeCheckpoints() {
+func (t *training) arrangeCheckpoints() (err error) {
 	c := t.Checkpoints
-	if c.Folder == "" {
-		return
+	switch {
+	case c.Folder == "" && c.RestoreBest:
+		if c.Folder, t.removeBest, err = files.Scratch("steadyfit-best-"); err != nil {
+			return err
+		}
+		c.Keep, c.EveryEpochs = 1, math.MaxInt
+	case c.Folder == "":
+		return nil
 	}
 	if c.EverySteps != 0 {
 		c.EveryEpochs = 0
@@ -85,9 +93,10 @@ func (t *training) arrangeCheckpoints() {
 	}
 	t.Loop.Hook(fit.Checkpoint{
 		Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: c.Keep, Best: c.Best,
-		BestMode: c.BestMode, RestoreBest: c.RestoreBest,
+		BestMode: c.BestMode, MinDelta: c.MinDelta, RestoreBest: c.RestoreBest, Temporary: t.removeBest != nil,
 		Foreground: t.Budget.ofProcess(), // a copy of the variables would count
 	}.Hook())
+	return nil
 }
 
 // arrangeRestart logs why this process resumes the training of an earlier one.

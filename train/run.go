@@ -115,6 +115,8 @@ type training struct {
 	resumed bool
 	// restartErr is the error that requests another process, or nil.
 	restartErr error
+	// removeBest removes the temporary folder of the best checkpoint; nil without one.
+	removeBest func() error
 }
 
 // prepare checks the options. It returns the environment variables for a child process.
@@ -173,7 +175,11 @@ func (t *training) continues() bool { return t.Worker == nil && t.worker.Status(
 func (t *training) run(ctx context.Context) (r Result, err error) {
 	r = noResult()
 	defer func() {
-		if closed := errors.Join(t.session.Close(), t.reader.close()); err == nil {
+		closed := errors.Join(t.session.Close(), t.reader.close())
+		if t.removeBest != nil {
+			closed = errors.Join(closed, t.removeBest())
+		}
+		if err == nil {
 			err = closed
 		}
 	}()
@@ -215,7 +221,9 @@ func (t *training) openInputs() error {
 	if err := t.openData(); err != nil {
 		return err
 	}
-	t.arrangeCheckpoints()
+	if err := t.arrangeCheckpoints(); err != nil {
+		return err
+	}
 	return t.checkLoop()
 }
 

@@ -45,9 +45,6 @@ func TestTrainsAsKerasFit(t *testing.T) {
 		require.NoError(t, err)
 		var arguments []string
 		require.NoError(t, json.Unmarshal(text, &arguments))
-		if slices.Contains(arguments, "--restore-best") {
-			arguments = append(arguments, "--checkpoints", at("checkpoints"))
-		}
 		out, err := program(t, append([]string{"fit", "--model", at("model"), "--history", at("history.jsonl"), "--out",
 			at("out")}, arguments...)...).CombinedOutput()
 		assert.NoError(t, err, "%s: %s", folder.Name(), out)

@@ -191,6 +191,7 @@ func (s *settings) combineHooks() error {
 		s.Loop.Hook(s.earlyStop.Hook())
 		if s.Checkpoints.RestoreBest && s.Checkpoints.Best == "" {
 			s.Checkpoints.Best, s.Checkpoints.BestMode = s.earlyStop.Metric, s.earlyStop.Mode
+			s.Checkpoints.MinDelta = s.earlyStop.MinDelta
 		}
 	}
 	if s.reduceRate.Metric == "" {
