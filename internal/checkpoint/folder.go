@@ -20,6 +20,7 @@ const (
 	prefix          = "ckpt-"
 	temporarySuffix = ".tmp"
 	trashSuffix     = ".trash"
+	replacedSuffix  = ".old" // a checkpoint that is being replaced by one of the same step
 	bestFile        = "best.json"
 )
 
@@ -242,19 +243,25 @@ func discard(d files.Disk, path string) error {
 	return d.Remove(trash)
 }
 
-// publish gives a complete folder its final name, in place of a damaged checkpoint of that name.
+// publish gives a complete folder its final name. An older checkpoint of that name is hidden meanwhile; clean brings it
+// back if the process ends before the new one has the name.
 func publish(d files.Disk, temporary, path string) error {
-	if exists(path) && !exists(filepath.Join(path, stateFile)) && !exists(filepath.Join(path, History)) {
-		return errors.New("a folder that is not a checkpoint has this name; move it away")
+	old := hidden(path, replacedSuffix)
+	err := d.Remove(old)
+	if err == nil && exists(path) {
+		if !exists(filepath.Join(path, stateFile)) && !exists(filepath.Join(path, History)) {
+			return errors.New("a folder that is not a checkpoint has this name; move it away")
+		}
+		err = d.Rename(path, old)
 	}
-	err := discard(d, path)
 	if err == nil {
 		err = d.Rename(temporary, path)
 	}
 	if err == nil {
 		if err = d.Sync(filepath.Dir(path)); err != nil {
-			err = errors.Join(err, d.Rename(path, temporary))
+			return errors.Join(err, d.Rename(path, temporary))
 		}
+		_ = d.Remove(old) // after an error, the next publish or clean removes it
 	}
 	return err
 }
@@ -268,8 +275,12 @@ func clean(d files.Disk, dir string) error {
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		hidden, ofCheckpoint := strings.CutPrefix(e.Name(), "."+prefix)
-		if ofCheckpoint && (strings.HasSuffix(hidden, temporarySuffix) || strings.HasSuffix(hidden, trashSuffix)) ||
-			strings.HasPrefix(e.Name(), files.ProbePrefix) {
+		original, replaced := strings.CutSuffix(filepath.Join(dir, prefix+hidden), replacedSuffix)
+		switch suffix := filepath.Ext(hidden); {
+		case ofCheckpoint && replaced && !exists(original):
+			err = d.Rename(path, original)
+		case ofCheckpoint && slices.Contains([]string{temporarySuffix, trashSuffix, replacedSuffix}, suffix),
+			strings.HasPrefix(e.Name(), files.ProbePrefix):
 			err = d.Remove(path)
 		}
 		if err != nil {

@@ -14,7 +14,8 @@ import (
 	"steadyfit/internal/testkit"
 )
 
-// A checkpoint replaces a damaged one of the same step. After a failure, the new one is complete and hidden.
+// A checkpoint replaces one of the same step. After a failure, the new one is complete and hidden, and the next process
+// has the old one.
 func TestPublish(t *testing.T) {
 	for _, replaces := range []bool{false, true} {
 		for at := 0; ; at++ {
@@ -33,11 +34,19 @@ func TestPublish(t *testing.T) {
 			if err != nil {
 				require.ErrorIs(t, err, syscall.EIO)
 				require.FileExists(t, filepath.Join(temporary, stateFile))
+				require.NoError(t, clean(files.Disk{}, dir))
+				if replaces {
+					text, err := os.ReadFile(filepath.Join(path, stateFile))
+					require.NoError(t, err)
+					require.Equal(t, path, string(text))
+					require.Equal(t, []string{"ckpt-1"}, testkit.FileNames(t, dir))
+				}
 				continue
 			}
 			text, err := os.ReadFile(filepath.Join(path, stateFile))
 			require.NoError(t, err)
 			require.Equal(t, temporary, string(text))
+			require.NoError(t, clean(files.Disk{}, dir))
 			require.Equal(t, []string{"ckpt-1"}, testkit.FileNames(t, dir))
 			break
 		}
