@@ -56,7 +56,8 @@ func (p *Predictor) do(ctx context.Context, c *call) error {
 
 // joins reports whether a call can be computed in the run of another one.
 func (p *Predictor) joins(leader, c *call) bool {
-	return leader != nil && p.o.Batch > 1 && leader.version == c.version && leader.joinable && c.joinable &&
+	return leader != nil && p.o.Batch > 1 && leader.version == c.version && leader.adapter == c.adapter &&
+		leader.joinable && c.joinable &&
 		leader.n+c.n <= p.o.Batch && slices.Equal(leader.sizes, c.sizes)
 }
 

@@ -12,6 +12,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
 	"steadyfit/savedmodels"
+	"steadyfit/session"
 	"steadyfit/train"
 )
 
@@ -164,6 +165,7 @@ func (f formField) resize(base unsafe.Pointer, n int) {
 
 // request has the samples and the result of a call.
 type request struct {
+	adapter  *session.Adapter
 	n        int   // number of samples
 	sizes    []int // the number of values of a sample, by input; empty if the samples are fed as they are
 	joinable bool
@@ -186,7 +188,7 @@ func (v *version) fill(c *call, in, out any) (err error) {
 		}
 		v.fillBatch(c, *x)
 	case JSON:
-		b, err := v.decode(x)
+		b, err := v.decode(x, c.adapter)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrInput, err)
 		}
@@ -293,9 +295,13 @@ func (v *version) fillResult(c *call, out any) (err error) {
 	return err
 }
 
-// decode reads JSON lines as the training has read its data.
-func (v *version) decode(lines JSON) (b data.Batch, err error) {
-	ds, err := train.OpenData(v.model, v.signature.Name, train.Data{Path: "samples.jsonl", Content: lines}, "",
+// decode reads JSON lines as the training of the model or of an adapter has read its data.
+func (v *version) decode(lines JSON, a *session.Adapter) (b data.Batch, err error) {
+	model := v.model
+	if a != nil {
+		model = model.WithRecord(a.Record)
+	}
+	ds, err := train.OpenData(model, v.signature.Name, train.Data{Path: "samples.jsonl", Content: lines}, "",
 		data.Pass{Batch: 1})
 	if err != nil {
 		return b, err

@@ -38,6 +38,11 @@
 // Refresh, which Options.Every calls regularly, loads the newest version in the folder and then passes new calls to it.
 // A version that cannot be loaded leaves the old one serving. A version is closed once its last call has returned.
 //
+// # Adapters
+//
+// PredictWith computes with the weights of an adapter, so that one model in memory serves many tenants. A call of
+// another adapter than the last one swaps the weights first (session.Session.Swap). Calls of one adapter run together.
+//
 // # Memory
 //
 // A call with a pointer to a struct and a *data.Batch or a pointer to a struct as its result allocates no memory once
@@ -55,6 +60,8 @@ import (
 	"sync"
 	"time"
 
+	"steadyfit/option"
+	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
@@ -133,6 +140,16 @@ func (p *Predictor) Close() error {
 	return nil
 }
 
+// Model describes the version that new calls get. It is nil after Close.
+func (p *Predictor) Model() *savedmodels.Model {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current == nil {
+		return nil
+	}
+	return p.current.model
+}
+
 // Version returns the number of the version that new calls get. It is 0 for a model that is no version, and after
 // Close.
 func (p *Predictor) Version() int64 {
@@ -150,6 +167,15 @@ func (p *Predictor) Version() int64 {
 // If ctx ends while the call waits for other calls, Predict returns its cause. A run that has begun cannot be stopped;
 // Predict then returns the result of the run. Errors of TensorFlow are *tfbind.Error.
 func (p *Predictor) Predict(ctx context.Context, in, out any) error {
+	return p.PredictWith(ctx, nil, in, out)
+}
+
+// PredictWith is Predict with the weights of an adapter of Model; nil stands for the model's own. It needs
+// Options.Parallel 1, because all runs share the weights.
+func (p *Predictor) PredictWith(ctx context.Context, a *session.Adapter, in, out any) error {
+	if a != nil && p.o.Parallel > 1 {
+		return option.Errorf("predict: an adapter needs {Options.Parallel} 1, and it is %d", p.o.Parallel)
+	}
 	if ctx == nil {
 		return errors.New("predict: the context is nil; pass one, such as context.Background()")
 	}
@@ -161,6 +187,7 @@ func (p *Predictor) Predict(ctx context.Context, in, out any) error {
 		return fmt.Errorf("predict: %w", ErrClosed)
 	}
 	defer p.end(c)
+	c.adapter = a
 	err := c.version.fill(c, in, out)
 	if err == nil {
 		err = p.do(ctx, c)

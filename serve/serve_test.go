@@ -472,3 +472,56 @@ func BenchmarkPredict(b *testing.B) {
 		}
 	}
 }
+
+// Adapters share one model. Each call gets the weights of its adapter, also if the calls of others run in between.
+func TestPredictsWithAdapters(t *testing.T) {
+	dir := filepath.Join("..", "savedmodels", "testdata", "keras")
+	model, err := savedmodels.Open(dir)
+	require.NoError(t, err)
+	s, err := session.OpenModel(t.Context(), model, session.Options{})
+	require.NoError(t, err)
+	defer s.Close()
+	type row struct{ X [3]float32 }
+	type result struct{ Y float32 }
+	in := row{[3]float32{1, -2, 3}}
+	p := open(t, dir, Options{Parallel: 1, Batch: 4})
+	adapters, want := []*session.Adapter{nil}, make([]result, 4)
+	require.NoError(t, p.Predict(t.Context(), &in, &want[0]))
+	step, err := s.Prepare(model.Roles.Predict)
+	require.NoError(t, err)
+	defer step.Close()
+	out := make([]float64, len(s.TrainMetrics()))
+	for i := 1; i < len(want); i++ {
+		b := data.Batch{Size: 1, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{1, 3}, Values: in.X[:]}},
+			{Name: "y", Array: data.Array{Shape: []int{1, 1}, Values: []float32{float32(i)}}}}}
+		require.NoError(t, s.Train(t.Context(), int64(i-1), b, out))
+		b.Fields = b.Fields[:1]
+		require.NoError(t, step.Feed(b))
+		require.NoError(t, step.Run(t.Context()))
+		var y data.Array
+		require.NoError(t, step.Read("y", &y))
+		want[i].Y = y.Values.([]float32)[0]
+		assert.NotEqual(t, want[i-1], want[i])
+		a, err := s.Adapter(t.Context())
+		require.NoError(t, err)
+		adapters = append(adapters, a)
+	}
+	var group sync.WaitGroup
+	for i, a := range adapters {
+		for range 2 {
+			group.Go(func() {
+				for range 20 {
+					var found result
+					assert.NoError(t, p.PredictWith(t.Context(), a, &in, &found))
+					assert.InDelta(t, want[i].Y, found.Y, 1e-5, i)
+				}
+			})
+		}
+	}
+	group.Wait()
+	wrong := &session.Adapter{Base: "another"}
+	require.ErrorIs(t, p.PredictWith(t.Context(), wrong, &in, new(result)), session.ErrMismatch)
+	require.NoError(t, p.Predict(t.Context(), &in, &want[1]))
+	assert.Equal(t, want[0], want[1], "the weights are still those of a call")
+	require.ErrorContains(t, open(t, dir, Options{Parallel: 2}).PredictWith(t.Context(), wrong, &in, new(result)), "Options.Parallel")
+}

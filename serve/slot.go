@@ -51,6 +51,9 @@ func (s *slot) compute() {
 }
 
 func (s *slot) run(calls []*call) error {
+	if err := s.version.swap(calls[0].adapter); err != nil {
+		return err
+	}
 	n, err := s.feed(calls)
 	if err == nil {
 		err = s.step.Run(context.Background())

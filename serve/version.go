@@ -31,6 +31,23 @@ type version struct {
 	// Predictor.mu protects these.
 	uses  int // calls, and 1 while the version is current
 	slots []*slot
+
+	// adapter has the weights of the session; torn is true if a swap has failed. The only run uses them.
+	adapter *session.Adapter
+	torn    bool
+}
+
+// swap gives the session the weights of an adapter.
+func (v *version) swap(a *session.Adapter) error {
+	if a == v.adapter && !v.torn {
+		return nil
+	}
+	v.torn = true
+	if err := v.session.Swap(context.Background(), a); err != nil {
+		return err
+	}
+	v.adapter, v.torn = a, false
+	return nil
 }
 
 // follow calls Refresh until the context ends.

@@ -121,8 +121,8 @@ func (t *training) mayCache() error {
 
 // checkFeatures compares training on features with training on the data, and returns a
 // noFeatures if they differ or if the cache would save no time.
-func (t *training) checkFeatures(ctx context.Context, s *session.Session, x *session.FeatureStep) (c session.FeatureCheck,
-	err error) {
+func (t *training) checkFeatures(ctx context.Context, s *session.Session,
+	x *session.FeatureStep) (c session.FeatureCheck, err error) {
 	if err := t.setFirstRate(s); err != nil {
 		return c, err
 	}
