@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
@@ -21,13 +22,16 @@ func (p *Predictor) do(ctx context.Context, c *call) error {
 	p.mu.Lock()
 	if p.free > 0 && !p.joins(p.gathering, c) {
 		p.free--
+		if p.gathering == nil && p.gathers(c) {
+			p.gathering = c // before another call could lead
+		}
 		p.mu.Unlock()
 		return p.lead(ctx, c)
 	}
 	p.waiting = append(p.waiting, c)
-	if g := p.gathering; g != nil && p.samples(g) >= p.o.Batch {
-		p.gathering = nil
-		g.full <- struct{}{}
+	// A call that cannot join ends the wait for more calls, since it waits for that run.
+	if g := p.gathering; g != nil && (!p.joins(g, c) || p.samples(g) >= p.o.Batch) {
+		p.begin()
 	}
 	p.mu.Unlock()
 	select {
@@ -48,10 +52,16 @@ func (p *Predictor) do(ctx context.Context, c *call) error {
 	if leads := <-c.wake; !leads {
 		return c.err
 	}
-	p.mu.Lock()
 	p.pass()
-	p.mu.Unlock()
 	return context.Cause(ctx)
+}
+
+// begin ends the wait of a run for more calls. The caller has locked mu.
+func (p *Predictor) begin() {
+	if g := p.gathering; g != nil {
+		p.gathering = nil
+		g.full <- struct{}{}
+	}
 }
 
 // joins reports whether a call can be computed in the run of another one.
@@ -60,6 +70,9 @@ func (p *Predictor) joins(leader, c *call) bool {
 		leader.joinable && c.joinable &&
 		leader.n+c.n <= p.o.Batch && slices.Equal(leader.sizes, c.sizes)
 }
+
+// gathers reports whether the run of a call may wait for more calls.
+func (p *Predictor) gathers(c *call) bool { return p.o.Delay > 0 && c.joinable && c.n < p.o.Batch }
 
 // samples returns the number of samples that the run of a call can have now.
 func (p *Predictor) samples(leader *call) int {
@@ -72,20 +85,31 @@ func (p *Predictor) samples(leader *call) int {
 	return n
 }
 
-// pass lets the first waiting call begin a run. The caller has locked mu.
+// pass ends a run, so that a waiting call may begin one.
 func (p *Predictor) pass() {
-	if len(p.waiting) == 0 {
-		p.free++
-		return
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free++
+	p.dispatch()
+}
+
+// dispatch lets waiting calls begin the runs that are free. The caller has locked mu.
+func (p *Predictor) dispatch() {
+	n := min(p.free, len(p.waiting))
+	for _, c := range p.waiting[:n] {
+		c.wake <- true
 	}
-	p.waiting[0].wake <- true
-	p.waiting = slices.Delete(p.waiting, 0, 1)
+	p.free -= n
+	p.waiting = slices.Delete(p.waiting, 0, n)
 }
 
 // lead computes a call that may begin a run, and the waiting calls that can join it.
 func (p *Predictor) lead(ctx context.Context, c *call) error {
-	if p.o.Delay > 0 && c.joinable && c.n < p.o.Batch {
-		p.gather(ctx, c)
+	defer p.pass()
+	if p.gathers(c) {
+		if p.gather(ctx, c); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 	}
 	p.mu.Lock()
 	s := c.version.slot()
@@ -99,29 +123,38 @@ func (p *Predictor) lead(ctx context.Context, c *call) error {
 		s.calls = append(s.calls, other)
 		return true
 	})
+	p.dispatch() // calls that have waited to join
 	p.mu.Unlock()
+	completed := false
+	defer func() { // also if the run panics
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, other := range s.calls[1:] {
+			if !completed {
+				other.err = errors.New("the run has panicked")
+			}
+			other.wake <- false
+		}
+		clear(s.calls)
+		c.version.slots = append(c.version.slots, s)
+	}()
 	s.compute()
-	err := c.err
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, other := range s.calls[1:] {
-		other.wake <- false
-	}
-	clear(s.calls)
-	c.version.slots = append(c.version.slots, s)
-	p.pass()
-	return err
+	completed = true
+	return c.err
 }
 
 // gather waits for calls that can join the run of c.
 func (p *Predictor) gather(ctx context.Context, c *call) {
 	p.mu.Lock()
-	if p.gathering != nil || p.samples(c) >= p.o.Batch {
-		p.mu.Unlock()
+	cannotJoin := func(other *call) bool { return !p.joins(c, other) }
+	if p.gathering == nil && p.samples(c) < p.o.Batch && !slices.ContainsFunc(p.waiting, cannotJoin) {
+		p.gathering = c
+	}
+	waits := p.gathering == c
+	p.mu.Unlock()
+	if !waits {
 		return
 	}
-	p.gathering = c
-	p.mu.Unlock()
 	timer := time.NewTimer(p.o.Delay)
 	defer timer.Stop()
 	select {

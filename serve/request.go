@@ -1,8 +1,11 @@
 package serve
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,7 +19,8 @@ import (
 	"steadyfit/train"
 )
 
-// JSON is an input of Predict: samples as JSON lines, each an object with the columns or inputs of a sample.
+// JSON is an input of Predict: objects with the columns or inputs of a sample, one after the other, as in JSON lines,
+// or in an array.
 type JSON []byte
 
 // port is an input or an output of the signature.
@@ -25,6 +29,7 @@ type port struct {
 	kind *dtype.Type // of its values in Go
 	size int         // the number of values of a sample, or of which that number is a multiple
 	open int         // the dimension of unknown size; 0 if there is none, and -1 if there are several
+	rows bool        // whether the first dimension counts the samples
 }
 
 // describe finds the ports of the version.
@@ -35,7 +40,7 @@ func (v *version) describe() error {
 		ports   *[]port
 	}{{v.signature.DataInputs(), &v.inputs}, {v.signature.Outputs, &v.outputs}} {
 		for _, t := range side.tensors {
-			p := port{Tensor: t, kind: dtype.ByCode(int32(t.DType)), size: 1}
+			p := port{Tensor: t, kind: dtype.ByCode(int32(t.DType)), size: 1, rows: t.UnknownRank || len(t.Shape) > 0}
 			if p.kind != nil && p.kind.Slice == nil {
 				p.kind = dtype.For[float32]()
 			}
@@ -44,8 +49,9 @@ func (v *version) describe() error {
 			}
 			if t.UnknownRank {
 				p.open = -1
-			} else if len(t.Shape) == 0 || t.Shape[0] >= 0 {
+			} else if !p.rows || t.Shape[0] >= 0 {
 				v.joinable = false
+				p.rows = p.rows && len(v.inputs) > 0 && v.inputs[0].rows && v.inputs[0].Shape[0] == t.Shape[0]
 			}
 			for i, size := range t.Shape[min(1, len(t.Shape)):] {
 				switch {
@@ -86,22 +92,35 @@ func formOf(known *sync.Map, t reflect.Type, ports []port, what string) (*form, 
 	for i, p := range ports {
 		names[i] = p.Name
 	}
-	for i := range t.NumField() {
-		field := t.Field(i)
-		name, tagged := field.Tag.Lookup("tensor")
-		at := slices.IndexFunc(names, func(n string) bool {
-			return n == name || !tagged && field.IsExported() && strings.EqualFold(n, field.Name)
-		})
-		switch {
-		case at < 0 && tagged:
-			return nil, fmt.Errorf("%w: field %s of %v has the tag %q, and the model has the %ss %s", ErrInput, field.Name, t,
-				name, what, strings.Join(names, ", "))
-		case at < 0:
-			continue
-		}
-		var err error
-		if f.fields[at], err = newFormField(field, ports[at], what); err != nil {
-			return nil, fmt.Errorf("%w: field %s of %v: %w", ErrInput, field.Name, t, err)
+	for _, byTag := range []bool{true, false} { // a tag counts more than the name of another field
+		for i := range t.NumField() {
+			field := t.Field(i)
+			name, tagged := field.Tag.Lookup("tensor")
+			if tagged != byTag || name == "-" || !tagged && !field.IsExported() {
+				continue
+			}
+			at := slices.Index(names, name)
+			if !tagged {
+				at = slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, field.Name) })
+			}
+			wrong := ""
+			switch {
+			case at < 0 && tagged:
+				wrong = "the model has the " + what + "s " + strings.Join(names, ", ")
+			case at < 0 || !tagged && f.fields[at].kind != nil:
+				continue
+			case !field.IsExported():
+				wrong = "the field is not exported"
+			case f.fields[at].kind != nil:
+				wrong = "another field has it, too"
+			}
+			if wrong != "" {
+				return nil, fmt.Errorf("%w: field %s of %v has the tag %q, and %s", ErrInput, field.Name, t, name, wrong)
+			}
+			var err error
+			if f.fields[at], err = newFormField(field, ports[at], what); err != nil {
+				return nil, fmt.Errorf("%w: field %s of %v: %w", ErrInput, field.Name, t, err)
+			}
 		}
 	}
 	lacks := func(f formField) bool { return f.kind == nil }
@@ -128,8 +147,12 @@ func newFormField(field reflect.StructField, p port, what string) (formField, er
 		return f, fmt.Errorf("expected %v, a slice or an array of it for %s %s, got %v", p.kind.Slice.Elem(), what, p.Name,
 			field.Type)
 	}
-	if f.n >= 0 && !p.takes(f.n) {
-		return f, fmt.Errorf("%d values, and %s %s has the shape %v", f.n, what, p.Name, p.Shape)
+	if !p.rows {
+		return f, fmt.Errorf("%s %s has the shape %v, which is not one row for each sample; use a *data.Batch", what, p.Name,
+			p.Shape)
+	}
+	if f.n >= 0 && p.open >= 0 && !p.takes(f.n) {
+		return f, fmt.Errorf("%d values, and a sample of %s %s has the shape %v", f.n, what, p.Name, p.Shape[1:])
 	}
 	if p.open < 0 {
 		return f, fmt.Errorf("%s %s has the shape %v, whose sizes a struct cannot state; use a *data.Batch", what, p.Name,
@@ -186,44 +209,65 @@ func (v *version) fill(c *call, in, out any) (err error) {
 		if x == nil {
 			return fmt.Errorf("%w: the batch is nil", ErrInput)
 		}
-		v.fillBatch(c, *x)
+		if err := v.fillBatch(c, *x); err != nil {
+			return err
+		}
 	case JSON:
 		b, err := v.decode(x, c.adapter)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrInput, err)
 		}
-		v.fillBatch(c, b)
+		if err := v.fillBatch(c, b); err != nil {
+			return err
+		}
 	default:
 		err = v.fillStructs(c, in)
 	}
 	if err != nil {
 		return err
 	}
-	if c.n == 0 {
+	if c.n <= 0 {
 		return fmt.Errorf("%w: there are no samples", ErrInput)
 	}
 	return v.fillResult(c, out)
 }
 
 // fillBatch fills in a batch. It can be computed with other calls if its fields are the inputs.
-func (v *version) fillBatch(c *call, b data.Batch) {
+func (v *version) fillBatch(c *call, b data.Batch) error {
+	for _, f := range b.Fields {
+		if len(f.Shape) > 0 && f.Shape[0] != b.Size {
+			return fmt.Errorf("%w: field %s has the shape %v, and the batch has %d samples", ErrInput, f.Name, f.Shape, b.Size)
+		}
+	}
 	c.batch, c.n, c.joinable = b, b.Size, v.joinable && len(b.Fields) == len(v.inputs)
 	for _, p := range v.inputs {
 		at := slices.IndexFunc(b.Fields, func(f data.Field) bool { return f.Name == p.Name })
 		if at < 0 || !c.joinable || !p.holds(b.Fields[at].Array, b.Size) {
 			c.joinable = false
-			return
+			return nil
 		}
 		_, _, n := dtype.Data(b.Fields[at].Values)
 		c.sizes, c.fields = append(c.sizes, n/b.Size), append(c.fields, at)
 	}
+	return nil
 }
 
 // holds reports whether an array has n samples of the type and the shape of the port.
 func (p port) holds(a data.Array, n int) bool {
 	kind, _, values := dtype.Data(a.Values)
-	return kind == p.kind && p.open >= 0 && len(a.Shape) > 0 && len(a.Shape) == len(p.Shape) && a.Shape[0] == n &&
-		n > 0 && values%n == 0 && p.takes(values/n)
+	if kind != p.kind || p.open < 0 || len(a.Shape) != len(p.Shape) || n <= 0 {
+		return false
+	}
+	has := n
+	for i, size := range p.Shape {
+		if i > 0 && size >= 0 && int(size) != a.Shape[i] {
+			return false
+		}
+		if i > 0 {
+			has *= a.Shape[i]
+		}
+	}
+	return p.rows && has == values
 }
 
 func (v *version) fillStructs(c *call, in any) error {
@@ -251,7 +295,8 @@ func (v *version) fillStructs(c *call, in any) error {
 			_, n := f.values(c.sample(j))
 			switch p := v.inputs[i]; {
 			case !p.takes(n):
-				return fmt.Errorf("%w: sample %d: input %s has the shape %v, got %d values", ErrInput, j, p.Name, p.Shape, n)
+				return fmt.Errorf("%w: sample %d: a sample of input %s has the shape %v, got %d values", ErrInput, j, p.Name,
+					p.Shape[1:], n)
 			case j == 0:
 				c.sizes = append(c.sizes, n)
 			case n != c.sizes[i]:
@@ -297,12 +342,19 @@ func (v *version) fillResult(c *call, out any) (err error) {
 
 // decode reads JSON lines as the training of the model or of an adapter has read its data.
 func (v *version) decode(lines JSON, a *session.Adapter) (b data.Batch, err error) {
-	model := v.model
+	model, text := v.model, joined(lines)
 	if a != nil {
 		model = model.WithRecord(a.Record)
 	}
-	ds, err := train.OpenData(model, v.signature.Name, train.Data{Path: "samples.jsonl", Content: lines}, "",
-		data.Pass{Batch: 1})
+	// Without a record, each input has the column of its name.
+	columns := map[string][]string{}
+	for _, p := range v.inputs {
+		if m := model.Metadata; m == nil || len(m.Columns[p.Name]) == 0 {
+			columns[p.Name] = []string{p.Name}
+		}
+	}
+	from := train.Data{Path: "request.jsonl", Content: text, Inputs: columns}
+	ds, err := train.OpenData(model, v.signature.Name, from, "", data.Pass{Batch: 1})
 	if err != nil {
 		return b, err
 	}
@@ -312,6 +364,30 @@ func (v *version) decode(lines JSON, a *session.Adapter) (b data.Batch, err erro
 		break
 	}
 	return b, err
+}
+
+// joined returns JSON with one object in a line: JSON lines, objects over several lines, or an array of objects.
+func joined(text JSON) []byte {
+	lines := []byte{}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	for {
+		var value json.RawMessage
+		switch err := decoder.Decode(&value); {
+		case err == io.EOF:
+			return lines
+		case err != nil: // reading the lines reports it, or takes what Python writes, such as NaN
+			return append([]byte{}, text...)
+		}
+		objects := []json.RawMessage{value}
+		if value[0] == '[' && json.Unmarshal(value, &objects) != nil {
+			return append([]byte{}, text...)
+		}
+		for _, object := range objects {
+			var line bytes.Buffer
+			_ = json.Compact(&line, object) // it was decoded
+			lines = append(append(lines, line.Bytes()...), '\n')
+		}
+	}
 }
 
 // warm computes a sample of zeros.

@@ -12,10 +12,14 @@
 //   - JSON, which is read as in a training: by the names of columns, with the categories, the rules and the scale
 //     that the model records.
 //
-// It writes the predictions to a pointer to a struct, a pointer to a slice of structs, or a *data.Batch, whose memory
-// it reuses. A field of a struct has the tag `tensor:"NAME"`, where NAME is the input or output in the model, or its
-// own name in any case. It is a number, a bool or a string, or a slice or an array of them that has the values of a
-// sample in row-major order. Its type is that of the tensor; float32 stands for float16 and bfloat16.
+// It writes the predictions to a pointer to a struct, a pointer to a slice of structs, or a *data.Batch. It reuses the
+// memory of slices in them, so slices that are kept must be copied before the next call with the same result.
+//
+// A field of a struct stands for the input or output that its tag names, as `tensor:"NAME"`, or else for that of its
+// own name in any case; the tag "-" hides a field. `steadyfit inspect` and Predictor.Model list the names. A field is a
+// number, a bool or a string, or a slice or an array of them that has the values of a sample in row-major order. Its
+// type is that of the tensor, such as int64; float32 stands for float16 and bfloat16. A struct has the values that the
+// model takes: only JSON is converted by the categories and the scale of the training.
 //
 //	type flower struct {
 //		Sizes []float32 `tensor:"x"`
@@ -31,7 +35,9 @@
 // # Calls that run together
 //
 // At most Options.Parallel runs compute at a time. The other calls wait. With Options.Batch, a run takes the samples
-// of several waiting calls. A sample may round differently in a larger batch, as in any program that uses TensorFlow.
+// of several waiting calls whose samples have equal shapes. Each row of an output must then depend on the sample of
+// that row only, as in the models of Keras. A sample may round differently in a larger batch, as in any program that
+// uses TensorFlow.
 //
 // # Versions
 //
@@ -97,13 +103,14 @@ type Predictor struct {
 	dir string
 	o   Options
 
-	refreshing sync.Mutex          // held by Refresh
-	failed     map[int64]time.Time // when versions that could not be loaded were written, by number
-	versions   sync.WaitGroup      // the versions that are not closed yet
+	refreshing sync.Mutex       // held by Refresh
+	failed     map[int64]string // the state of the files of versions that could not be loaded, by number
+	versions   sync.WaitGroup   // the versions that are not closed yet
 	follower   sync.WaitGroup
 	stop       context.CancelFunc // ends the follower
 
 	mu        sync.Mutex
+	closed    bool
 	current   *version // nil after Close
 	free      int      // number of runs that may begin
 	waiting   []*call  // calls for which no run may begin
@@ -117,9 +124,11 @@ func Open(ctx context.Context, dir string, o Options) (*Predictor, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	p := &Predictor{dir: dir, o: o, free: o.Parallel, failed: map[int64]time.Time{}, stop: func() {}}
-	if err := p.Refresh(ctx); err != nil {
+	p := &Predictor{dir: dir, o: o, free: o.Parallel, failed: map[int64]string{}, stop: func() {}}
+	if err := p.Refresh(ctx); err != nil && p.current == nil {
 		return nil, err
+	} else if err != nil {
+		o.Log.Error("an older version is served", "error", err)
 	}
 	if o.Every > 0 {
 		following, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -135,12 +144,17 @@ func (p *Predictor) Close() error {
 	p.follower.Wait()
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
+	p.mu.Lock()
+	p.closed = true
+	p.begin()
+	p.mu.Unlock()
 	p.serve(nil)
 	p.versions.Wait()
 	return nil
 }
 
-// Model describes the version that new calls get. It is nil after Close.
+// Model describes the version that new calls get: its signatures and, in Metadata.ClassNames, the names of its classes.
+// It is nil after Close.
 func (p *Predictor) Model() *savedmodels.Model {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,8 +178,8 @@ func (p *Predictor) Version() int64 {
 // Predict computes the signature for the samples in and writes the results to out. The documentation of the package
 // has the types of both. in and out must not change until Predict returns.
 //
-// If ctx ends while the call waits for other calls, Predict returns its cause. A run that has begun cannot be stopped;
-// Predict then returns the result of the run. Errors of TensorFlow are *tfbind.Error.
+// If ctx ends while the call waits, Predict returns its cause. A run that has begun cannot be stopped; Predict then
+// returns the result of the run. Errors of TensorFlow are *tfbind.Error. After an error, out may be partly written.
 func (p *Predictor) Predict(ctx context.Context, in, out any) error {
 	return p.PredictWith(ctx, nil, in, out)
 }
@@ -182,13 +196,16 @@ func (p *Predictor) PredictWith(ctx context.Context, a *session.Adapter, in, out
 	if err := context.Cause(ctx); err != nil {
 		return fmt.Errorf("predict: %w", err)
 	}
-	c := p.begin()
+	c := p.open()
 	if c == nil {
 		return fmt.Errorf("predict: %w", ErrClosed)
 	}
 	defer p.end(c)
 	c.adapter = a
 	err := c.version.fill(c, in, out)
+	if err == nil {
+		err = context.Cause(ctx) // decoding JSON may take longer than the caller waits
+	}
 	if err == nil {
 		err = p.do(ctx, c)
 	}
@@ -198,8 +215,8 @@ func (p *Predictor) PredictWith(ctx context.Context, a *session.Adapter, in, out
 	return nil
 }
 
-// begin returns a call of the version that serves new calls; nil after Close.
-func (p *Predictor) begin() (c *call) {
+// open returns a call of the version that serves new calls; nil after Close.
+func (p *Predictor) open() (c *call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.current == nil {

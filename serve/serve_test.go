@@ -17,6 +17,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/internal/dtype"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -215,7 +216,7 @@ func TestWrongCallFailsAlone(t *testing.T) {
 	group.Go(func() {
 		err := p.Predict(t.Context(), &images[1], &short)
 		assert.ErrorIs(t, err, ErrInput)
-		assert.ErrorContains(t, err, "9 values, and output probabilities has the shape [-1 10]")
+		assert.ErrorContains(t, err, "9 values, and a sample of output probabilities has the shape [10]")
 		assert.NoError(t, p.Predict(t.Context(), &images[1], new(answer)))
 	})
 	group.Wait()
@@ -255,6 +256,14 @@ func TestErrorsOfCalls(t *testing.T) {
 	type mistaken struct {
 		X []float32 `tensor:"pixels"`
 	}
+	type twice struct {
+		A []float32 `tensor:"x"`
+		B []float32 `tensor:"x"`
+	}
+	type hidden struct {
+		a []float32 `tensor:"x"`
+	}
+	row := data.Array{Shape: []int{1, 64}, Values: images[0].Pixels}
 	for _, c := range []struct {
 		in, out any
 		says    string
@@ -264,10 +273,16 @@ func TestErrorsOfCalls(t *testing.T) {
 		{&nameless{}, new(answer), "serve.nameless has no field for the input x; give one the tag `tensor:\"x\"`"},
 		{&integers{}, new(answer), "field X of serve.integers: expected float32, a slice or an array of it for input x, got []int64"},
 		{&mistaken{}, new(answer), `field X of serve.mistaken has the tag "pixels", and the model has the inputs x`},
-		{&digit{make([]float32, 63)}, new(answer), "sample 0: input x has the shape [-1 64], got 63 values"},
+		{&digit{make([]float32, 63)}, new(answer), "sample 0: a sample of input x has the shape [64], got 63 values"},
 		{images[:2], new(answer), "there are 2 samples, and the result *serve.answer has one; use a pointer to a slice"},
 		{&images[0], answer{}, "expected a pointer to a struct or to a slice of structs, or a *data.Batch for the result, got serve.answer"},
 		{&images[0], new(struct{ Text string }), "has no field for the output class"},
+		{&twice{}, new(answer), `field B of serve.twice has the tag "x", and another field has it, too`},
+		{&hidden{}, new(answer), `field a of serve.hidden has the tag "x", and the field is not exported`},
+		{&data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: row}}}, new(answer), "field x has the shape [1 64], and the batch has 2 samples"},
+		{&data.Batch{Size: -1}, new(answer), "there are no samples"},
+		{JSON(nil), new(answer), "it has no rows"},
+		{JSON(`{"pixels": [1]}`), new(answer), `"x"`},
 		{&data.Batch{Size: 1}, new(answer), "signature predict takes x"},
 		{nil, nil, "got <nil>"},
 		{(*data.Batch)(nil), nil, "the batch is nil"},
@@ -284,6 +299,57 @@ func TestErrorsOfCalls(t *testing.T) {
 	closed := open(t, model.Dir, Options{})
 	require.NoError(t, closed.Close())
 	require.ErrorIs(t, closed.Predict(t.Context(), &images[0], new(answer)), ErrClosed)
+	require.ErrorIs(t, closed.Refresh(t.Context()), ErrClosed)
+	assert.Nil(t, closed.Model())
+	_ = hidden{}.a
+}
+
+// The tag of a field counts more than the name of another one, and - hides a field.
+func TestTagsOfFields(t *testing.T) {
+	model, images := digits(t)
+	p := open(t, model.Dir, Options{})
+	in := struct {
+		X      []float32 `tensor:"-"`
+		Pixels []float32 `tensor:"x"`
+	}{nil, images[0].Pixels}
+	var out struct {
+		Class  string `tensor:"-"`
+		Number int64  `tensor:"class"`
+	}
+	var want answer
+	require.NoError(t, errors.Join(p.Predict(t.Context(), &in, &out), p.Predict(t.Context(), &images[0], &want)))
+	assert.Equal(t, want.Class, out.Number)
+}
+
+// An input that has one value for all samples takes no field of a struct.
+func TestInputOfTheWholeBatch(t *testing.T) {
+	p := open(t, filepath.Join("..", "savedmodels", "testdata", "constants", "training"), Options{})
+	require.NotNil(t, p.Model())
+	in := struct {
+		X        []float32
+		Training bool
+	}{[]float32{1, 2}, true}
+	err := p.Predict(t.Context(), &in, new(struct{ Y []float32 }))
+	require.ErrorIs(t, err, ErrInput)
+	require.ErrorContains(t, err, "input training has the shape []")
+}
+
+// An input with an open dimension may have no values.
+func TestColumnWithoutValues(t *testing.T) {
+	c := column{kind: dtype.For[float32]()}
+	c.add(nil, 0)
+	assert.Equal(t, []float32{}, c.view())
+}
+
+// A call that cannot join a run ends the wait of that run for more calls.
+func TestCallThatCannotJoinWaitsForNoDelay(t *testing.T) {
+	model, images := digits(t)
+	p := open(t, model.Dir, Options{Parallel: 1, Batch: 4, Delay: time.Hour})
+	var group sync.WaitGroup
+	group.Go(func() { assert.NoError(t, p.Predict(t.Context(), images[:3], new([]answer))) })
+	require.Eventually(t, func() bool { return locked(p, func() bool { return p.gathering != nil }) }, time.Minute, time.Millisecond)
+	require.NoError(t, p.Predict(t.Context(), images[:4], new([]answer)))
+	group.Wait()
 }
 
 // versions writes n versions of digits with different weights, and returns the first probability for an image in each.
@@ -373,6 +439,32 @@ func TestSwapsUnderLoad(t *testing.T) {
 	group.Wait()
 }
 
+// A version whose files are still being copied is refused, and loaded once they are complete.
+func TestVersionThatIsBeingCopied(t *testing.T) {
+	_, images := digits(t)
+	dir, answers := versions(t, 2, images[0])
+	whole := filepath.Join(t.TempDir(), "2")
+	require.NoError(t, os.Rename(filepath.Join(dir, "2"), whole))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "2"), 0o777))
+	for _, name := range []string{"SHA256SUMS", "saved_model.pb"} {
+		content, err := os.ReadFile(filepath.Join(whole, name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "2", name), content, 0o666))
+	}
+	p := open(t, dir, Options{})
+	assert.EqualValues(t, 1, p.Version(), "the newest that is complete")
+	require.NoError(t, os.CopyFS(filepath.Join(dir, "2", "variables"), os.DirFS(filepath.Join(whole, "variables"))))
+	require.ErrorContains(t, p.Refresh(t.Context()), "missing: assets.extra/steadyfit.json")
+	require.NoError(t, p.Refresh(t.Context()), "nothing was written since then")
+	assert.EqualValues(t, 1, p.Version())
+	require.NoError(t, os.CopyFS(filepath.Join(dir, "2", "assets.extra"), os.DirFS(filepath.Join(whole, "assets.extra"))))
+	require.NoError(t, p.Refresh(t.Context()))
+	assert.EqualValues(t, 2, p.Version())
+	var one answer
+	require.NoError(t, p.Predict(t.Context(), &images[0], &one))
+	assert.EqualValues(t, 2, answers[one.Probabilities[0]])
+}
+
 func TestFollowsAFolder(t *testing.T) {
 	_, images := digits(t)
 	dir, answers := versions(t, 2, images[0])
@@ -406,6 +498,10 @@ func TestPredictsJSON(t *testing.T) {
 	var want, found []struct{ Y float32 }
 	require.NoError(t, p.Predict(t.Context(), []row{{[3]float32{1, 0, 10}}, {[3]float32{2, 1, 20}}}, &want))
 	require.NoError(t, p.Predict(t.Context(), JSON(`{"a": 10, "kind": "cat", "b": 1, "id": 7}`+"\n"+`{"a": 20, "kind": "dog", "b": 2, "id": 8}`), &found))
+	assert.Equal(t, want, found)
+	found = nil
+	require.NoError(t, p.Predict(t.Context(), JSON(`[{"a": 10, "kind": "cat",
+		"b": 1}, {"a": 20, "kind": "dog", "b": 2}]`), &found))
 	assert.Equal(t, want, found)
 	err = p.Predict(t.Context(), JSON(`{"a": 10, "kind": "cow", "b": 1}`), &found)
 	require.ErrorIs(t, err, ErrInput)

@@ -42,11 +42,11 @@ func (v *version) slot() *slot {
 // compute computes the calls of a run. If a run of several calls fails, each runs alone, so that only the call with the
 // wrong values has the error.
 func (s *slot) compute() {
-	if s.run(s.calls) == nil {
-		return
-	}
-	for i := range s.calls {
-		s.calls[i].err = s.run(s.calls[i : i+1])
+	err := s.run(s.calls)
+	for i, c := range s.calls {
+		if c.err = err; err != nil && len(s.calls) > 1 {
+			c.err = s.run(s.calls[i : i+1])
+		}
 	}
 }
 
@@ -107,7 +107,10 @@ func (s *slot) feed(calls []*call) (n int, err error) {
 			f.Shape = append(f.Shape, int(size))
 		}
 	}
-	return n, s.step.Feed(s.batch)
+	if err := s.step.Feed(s.batch); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrInput, err)
+	}
+	return n, nil
 }
 
 // deliver writes the results of a call, whose samples begin at from in a run of n samples.
@@ -118,10 +121,13 @@ func (s *slot) deliver(c *call, from, n int) error {
 	}
 	for i, a := range s.out {
 		p := s.version.outputs[i]
-		perSample := len(a.Shape) > 0 && a.Shape[0] == n
+		if c.result == nil && c.outForm.fields[i].kind == nil {
+			continue
+		}
+		perSample := p.rows && len(a.Shape) > 0 && a.Shape[0] == n
 		if !perSample && (c.result == nil || c.n != n) {
-			return fmt.Errorf("output %s has the shape %v for %d samples, expected one row for each; a *data.Batch takes it",
-				p.Name, a.Shape, n)
+			return fmt.Errorf("%w: output %s has the shape %v for %d samples, and not one row for each; take it with a "+
+				"*data.Batch", ErrInput, p.Name, a.Shape, n)
 		}
 		kind, first, values := dtype.Data(a.Values)
 		if c.result != nil {
@@ -137,9 +143,6 @@ func (s *slot) deliver(c *call, from, n int) error {
 			continue
 		}
 		field := c.outForm.fields[i]
-		if field.kind == nil {
-			continue
-		}
 		rows := values / n
 		for j := range c.n {
 			base := unsafe.Add(c.outBase, uintptr(j)*c.outForm.stride)
@@ -202,7 +205,9 @@ const maxViews = 256
 
 func (c *column) view() any {
 	v, ok := c.views[c.n]
-	if !ok {
+	if c.values == nil {
+		v = c.kind.Make(0)
+	} else if !ok {
 		if len(c.views) == maxViews {
 			clear(c.views)
 		}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"steadyfit/internal/manifest"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -68,15 +70,19 @@ func (p *Predictor) follow(ctx context.Context) {
 
 // Refresh loads the version with the largest number in the folder, and passes new calls to it. If a version cannot be
 // loaded, Refresh tries the next smaller number, down to the version that serves already. It returns the errors of the
-// versions that failed, and tries them again only after their saved_model.pb was written again. If the version that
-// serves was removed, Refresh goes back to the largest number that is left. A model that is no folder of versions is
-// never loaded again.
+// versions that failed, and tries them again only after one of their files was written. A version with SHA256SUMS is
+// loaded once its files have these hashes. If the version that serves was removed, Refresh goes back to the largest
+// number that is left. A version that serves is not loaded again when its files change, nor is a model that is no
+// folder of versions.
 func (p *Predictor) Refresh(ctx context.Context) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
 	p.mu.Lock()
-	current := p.current
+	current, closed := p.current, p.closed
 	p.mu.Unlock()
+	if closed {
+		return fmt.Errorf("refresh: %w", ErrClosed)
+	}
 	found, err := savedmodels.Versions(p.dir)
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.dir, err)
@@ -89,8 +95,8 @@ func (p *Predictor) Refresh(ctx context.Context) error {
 		if current != nil && v.Number == current.Number {
 			break
 		}
-		info, err := os.Stat(filepath.Join(v.Path, "saved_model.pb"))
-		if err == nil && info.ModTime().Equal(p.failed[v.Number]) {
+		files := stateOf(v.Path)
+		if files == p.failed[v.Number] {
 			continue
 		}
 		next, err := p.load(ctx, v)
@@ -100,15 +106,42 @@ func (p *Predictor) Refresh(ctx context.Context) error {
 			break
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", v.Path, err))
-		if info != nil {
-			p.failed[v.Number] = info.ModTime()
-		}
+		p.failed[v.Number] = files
 	}
 	return errors.Join(errs...)
 }
 
+// stateOf describes the files of a folder. It changes if one of them is written.
+func stateOf(dir string) string {
+	state := "."
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error { // what cannot be read does not count
+		if err == nil {
+			if info, err := e.Info(); err == nil {
+				state += fmt.Sprintf("%s %d %v\n", path, info.Size(), info.ModTime())
+			}
+		}
+		return nil
+	})
+	return state
+}
+
+// complete returns an error if files of a version differ from its hashes, as in a folder that is being copied.
+func complete(ctx context.Context, dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, manifest.Name)); err != nil {
+		return nil
+	}
+	_, err := manifest.Verify(ctx, dir)
+	if d := (*manifest.Damage)(nil); errors.As(err, &d) && len(d.Missing)+len(d.Differs) == 0 {
+		return nil // other programs may add files
+	}
+	return err
+}
+
 // load opens a version and computes a sample of zeros, so that TensorFlow prepares the graph before the first call.
 func (p *Predictor) load(ctx context.Context, of savedmodels.Version) (*version, error) {
+	if err := complete(ctx, of.Path); err != nil {
+		return nil, err
+	}
 	model, err := savedmodels.Open(of.Path)
 	if err != nil {
 		return nil, err
