@@ -35,12 +35,23 @@ type port struct {
 // describe finds the ports of the version.
 func (v *version) describe() error {
 	v.joinable = true
+	batch := int64(-1) // the size of a batch, if the inputs fix it
+	for i, t := range v.signature.DataInputs() {
+		switch {
+		case len(t.Shape) == 0:
+		case i == 0:
+			batch = t.Shape[0]
+		default:
+			batch = min(batch, t.Shape[0])
+		}
+	}
 	for _, side := range []struct {
 		tensors []savedmodels.Tensor
 		ports   *[]port
 	}{{v.signature.DataInputs(), &v.inputs}, {v.signature.Outputs, &v.outputs}} {
 		for _, t := range side.tensors {
-			p := port{Tensor: t, kind: dtype.ByCode(int32(t.DType)), size: 1, rows: t.UnknownRank || len(t.Shape) > 0}
+			p := port{Tensor: t, kind: dtype.ByCode(int32(t.DType)), size: 1,
+				rows: t.UnknownRank || len(t.Shape) > 0 && (t.Shape[0] < 0 || t.Shape[0] == batch)}
 			if p.kind != nil && p.kind.Slice == nil {
 				p.kind = dtype.For[float32]()
 			}
@@ -51,7 +62,6 @@ func (v *version) describe() error {
 				p.open = -1
 			} else if !p.rows || t.Shape[0] >= 0 {
 				v.joinable = false
-				p.rows = p.rows && len(v.inputs) > 0 && v.inputs[0].rows && v.inputs[0].Shape[0] == t.Shape[0]
 			}
 			for i, size := range t.Shape[min(1, len(t.Shape)):] {
 				switch {
@@ -99,26 +109,18 @@ func formOf(known *sync.Map, t reflect.Type, ports []port, what string) (*form, 
 			if tagged != byTag || name == "-" || !tagged && !field.IsExported() {
 				continue
 			}
-			at := slices.Index(names, name)
-			if !tagged {
-				at = slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, field.Name) })
-			}
-			wrong := ""
-			switch {
-			case at < 0 && tagged:
-				wrong = "the model has the " + what + "s " + strings.Join(names, ", ")
-			case at < 0 || !tagged && f.fields[at].kind != nil:
+			at := slices.IndexFunc(names, func(n string) bool {
+				return n == name || !tagged && strings.EqualFold(n, field.Name)
+			})
+			known := at >= 0 && f.fields[at].kind != nil
+			if !tagged && (at < 0 || known) {
 				continue
-			case !field.IsExported():
-				wrong = "the field is not exported"
-			case f.fields[at].kind != nil:
-				wrong = "another field has it, too"
 			}
-			if wrong != "" {
-				return nil, fmt.Errorf("%w: field %s of %v has the tag %q, and %s", ErrInput, field.Name, t, name, wrong)
+			err := tagError(field, at >= 0, known, what, names)
+			if err == nil {
+				f.fields[at], err = newFormField(field, ports[at], what)
 			}
-			var err error
-			if f.fields[at], err = newFormField(field, ports[at], what); err != nil {
+			if err != nil {
 				return nil, fmt.Errorf("%w: field %s of %v: %w", ErrInput, field.Name, t, err)
 			}
 		}
@@ -132,6 +134,22 @@ func formOf(known *sync.Map, t reflect.Type, ports []port, what string) (*form, 
 	}
 	known.Store(t, f)
 	return f, nil
+}
+
+// tagError returns why a field cannot stand for the port that its tag names.
+func tagError(field reflect.StructField, found, twice bool, what string, names []string) error {
+	why := ""
+	switch {
+	case !found:
+		why = "the model has the " + what + "s " + strings.Join(names, ", ")
+	case !field.IsExported():
+		why = "the field is not exported"
+	case twice:
+		why = "another field has it, too"
+	default:
+		return nil
+	}
+	return fmt.Errorf("it has the tag %q, and %s", field.Tag.Get("tensor"), why)
 }
 
 func newFormField(field reflect.StructField, p port, what string) (formField, error) {
@@ -234,8 +252,9 @@ func (v *version) fill(c *call, in, out any) (err error) {
 
 // fillBatch fills in a batch. It can be computed with other calls if its fields are the inputs.
 func (v *version) fillBatch(c *call, b data.Batch) error {
+	wholes := slices.ContainsFunc(v.inputs, func(p port) bool { return !p.rows }) // inputs of the whole batch
 	for _, f := range b.Fields {
-		if len(f.Shape) > 0 && f.Shape[0] != b.Size {
+		if !wholes && len(f.Shape) > 0 && f.Shape[0] != b.Size {
 			return fmt.Errorf("%w: field %s has the shape %v, and the batch has %d samples", ErrInput, f.Name, f.Shape, b.Size)
 		}
 	}
