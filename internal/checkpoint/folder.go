@@ -243,25 +243,32 @@ func discard(d files.Disk, path string) error {
 	return d.Remove(trash)
 }
 
-// publish gives a complete folder its final name. An older checkpoint of that name is hidden meanwhile; clean brings it
-// back if the process ends before the new one has the name.
+// publish gives a complete folder its final name. An older checkpoint of that name is hidden meanwhile. After an error,
+// it gets its name back; clean gives it back if the process ends before the new one has the name.
 func publish(d files.Disk, temporary, path string) error {
 	old := hidden(path, replacedSuffix)
-	err := d.Remove(old)
-	if err == nil && exists(path) {
+	if exists(path) { // otherwise old may be the only copy, because it could not be renamed after an error
 		if !exists(filepath.Join(path, stateFile)) && !exists(filepath.Join(path, History)) {
 			return errors.New("a folder that is not a checkpoint has this name; move it away")
 		}
-		err = d.Rename(path, old)
+		if err := d.Remove(old); err != nil {
+			return err
+		}
+		if err := d.Rename(path, old); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		err = d.Rename(temporary, path)
-	}
+	err := d.Rename(temporary, path)
 	if err == nil {
 		if err = d.Sync(filepath.Dir(path)); err != nil {
-			return errors.Join(err, d.Rename(path, temporary))
+			err = errors.Join(err, d.Rename(path, temporary))
 		}
+	}
+	switch {
+	case err == nil:
 		_ = d.Remove(old) // after an error, the next publish or clean removes it
+	case exists(old):
+		err = errors.Join(err, d.Rename(old, path))
 	}
 	return err
 }

@@ -14,8 +14,8 @@ import (
 	"steadyfit/internal/testkit"
 )
 
-// A checkpoint replaces one of the same step. After a failure, the new one is complete and hidden, and the next process
-// has the old one.
+// A checkpoint replaces one of the same step. After a failure, the new one is complete and hidden, and the old one has its
+// name.
 func TestPublish(t *testing.T) {
 	for _, replaces := range []bool{false, true} {
 		for at := 0; ; at++ {
@@ -34,11 +34,11 @@ func TestPublish(t *testing.T) {
 			if err != nil {
 				require.ErrorIs(t, err, syscall.EIO)
 				require.FileExists(t, filepath.Join(temporary, stateFile))
-				require.NoError(t, clean(files.Disk{}, dir))
 				if replaces {
 					text, err := os.ReadFile(filepath.Join(path, stateFile))
 					require.NoError(t, err)
 					require.Equal(t, path, string(text))
+					require.NoError(t, clean(files.Disk{}, dir))
 					require.Equal(t, []string{"ckpt-1"}, testkit.FileNames(t, dir))
 				}
 				continue
@@ -50,6 +50,33 @@ func TestPublish(t *testing.T) {
 			require.Equal(t, []string{"ckpt-1"}, testkit.FileNames(t, dir))
 			break
 		}
+	}
+}
+
+// A checkpoint that could not get its name back is not removed before another one has the name.
+func TestPublishKeepsTheOnlyCopy(t *testing.T) {
+	for at := range 3 { // rename, sync, remove
+		dir := t.TempDir()
+		path, temporary := filepath.Join(dir, "ckpt-1"), filepath.Join(dir, ".ckpt-1.tmp")
+		for _, folder := range []string{path, temporary} {
+			require.NoError(t, os.Mkdir(folder, 0o777))
+			require.NoError(t, os.WriteFile(filepath.Join(folder, stateFile), []byte(folder), 0o666))
+		}
+		f := &testkit.DiskFailure{At: 2, Err: syscall.EIO, All: true}
+		require.ErrorIs(t, publish(files.Disk{Before: f.Before}, temporary, path), syscall.EIO)
+		require.NoDirExists(t, path)
+
+		f = &testkit.DiskFailure{At: at, Err: syscall.EIO}
+		err, want := publish(files.Disk{Before: f.Before}, temporary, path), path
+		if at == 2 {
+			require.NoError(t, err)
+			want = temporary
+		} else {
+			require.ErrorIs(t, err, syscall.EIO)
+		}
+		text, err := os.ReadFile(filepath.Join(path, stateFile))
+		require.NoError(t, err)
+		require.Equal(t, want, string(text))
 	}
 }
 
