@@ -55,7 +55,8 @@ type Checkpoint struct {
 	// RestoreBest restores the weights of the best checkpoint when a run ends without an error, and logs its
 	// epoch. It needs Best.
 	RestoreBest bool
-	// Temporary means that the folder is removed after the run, so the history does not name its checkpoints.
+	// Temporary means that the folder is removed after the run. No checkpoint is then written when the run ends, and
+	// neither the history nor an error names one.
 	Temporary bool
 	// Foreground makes training wait for each checkpoint. No step then needs memory for a copy of the
 	// variables, which would count towards a memory budget.
@@ -162,16 +163,18 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 		return &option.Error{Option: "RestoreBest", Reason: "no metric says which checkpoint is best",
 			Fix: "set {Checkpoint.Best} or {Loop.Validation}"}
 	}
+	if err := c.findBest(s); err != nil {
+		return err
+	}
 	c.lastStep, c.lastDone, c.beside, c.failed, c.crowded = s.Step, s.EpochsDone, nil, nil, false
 	var err error
 	c.folder, err = checkpoint.Open(c.Folder, checkpoint.Options{
 		Keep: max(cmp.Or(c.Keep, 3), 0), ResumedFrom: s.History.ResumedFrom, Step: s.Step,
-		Lock: s.run.lock, Best: c.bestOne, Disk: c.disk, Log: s.Log,
+		Lock: s.run.lock, Best: c.bestOne, Temporary: c.Temporary, Disk: c.disk, Log: s.Log,
 	})
 	if err != nil {
 		return err
 	}
-	c.bestOne = c.folder.Best
 	s.run.checkpoints = append(s.run.checkpoints, c)
 	// The first call of Freeze takes longer than later calls, so it is made here.
 	if frozen := c.freeze(s); frozen != nil {
@@ -184,6 +187,26 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 	_, err = s.run.identify(ctx)
 	return err
 }
+
+// findBest forgets a best checkpoint that was removed. RestoreBest needs one if earlier epochs have the metric.
+func (c *checkpointer) findBest(s *State) error {
+	if c.bestOne != nil && files.IsMissing(c.bestPath()) {
+		s.Log.Warn("the best checkpoint is gone", "checkpoint", c.bestPath())
+		c.bestOne = nil
+		c.monitor.reset()
+	}
+	if c.RestoreBest && c.bestOne == nil && slices.ContainsFunc(s.History.Records, func(r Record) bool {
+		value, ok := r.Metrics.Get(c.metric)
+		return ok && c.improves(value)
+	}) {
+		return &option.Error{Option: "RestoreBest",
+			Reason: fmt.Sprintf("the resumed training has epochs with %s, but no best checkpoint of them", c.metric),
+			Fix:    "start a new training, or leave this option out"}
+	}
+	return nil
+}
+
+func (c *checkpointer) bestPath() string { return filepath.Join(c.Folder, c.bestOne.Checkpoint) }
 
 func (c *checkpointer) step(_ context.Context, s *State) error {
 	if err := c.settle(s, false); err != nil {
@@ -220,12 +243,13 @@ func (c *checkpointer) epoch(_ context.Context, s *State) error {
 // end does not unlock the folder, because other hooks may still write to it.
 func (c *checkpointer) end(ctx context.Context, s *State) error {
 	err := c.last(s)
-	if err != nil || s.Err != nil || !c.RestoreBest || c.bestOne == nil {
+	if s.Err != nil || !c.RestoreBest || c.bestOne == nil {
 		return err
 	}
-	best := filepath.Join(c.Folder, c.bestOne.Checkpoint)
-	if err := s.Session.Restore(ctx, filepath.Join(best, checkpoint.Variables)); err != nil {
-		return fmt.Errorf("restoring the best weights, of %s: %w", best, err)
+	if c.bestOne.Step != s.Step { // otherwise the session has the weights, also if they could not be written
+		if restored := s.Session.Restore(ctx, filepath.Join(c.bestPath(), checkpoint.Variables)); restored != nil {
+			return join(err, fmt.Errorf("restoring the best weights, of %s: %w", c.bestPath(), restored))
+		}
 	}
 	for _, r := range s.History.Records {
 		if r.Step == c.bestOne.Step {
@@ -234,14 +258,15 @@ func (c *checkpointer) end(ctx context.Context, s *State) error {
 	}
 	s.Log.Info(fmt.Sprintf("restored the weights of epoch %d (%s %s)", s.History.Restored, c.metric,
 		Metric{c.metric, float64(c.bestOne.Value)}.text()))
-	return nil
+	return err
 }
 
 // last writes the last checkpoint of a run.
 func (c *checkpointer) last(s *State) error {
 	err := join(c.failed, c.settle(s, true))
 	// After a return to a snapshot, the run may have fewer steps than the newest checkpoint.
-	if err != nil || !s.run.sound || s.Step < s.run.trained || (s.Step <= c.lastStep && s.EpochsDone == c.lastDone) {
+	if err != nil || c.Temporary || !s.run.sound || s.Step < s.run.trained ||
+		(s.Step <= c.lastStep && s.EpochsDone == c.lastDone) {
 		return err
 	}
 	return c.write(s, true)
@@ -341,9 +366,7 @@ func (c *checkpointer) settle(s *State, wait bool) error {
 
 // finish handles the result of writing a checkpoint.
 func (c *checkpointer) finish(s *State, w *writing) error {
-	if !c.Temporary {
-		s.History.Checkpoint = c.folder.Newest
-	}
+	s.History.Checkpoint = c.folder.Newest
 	if w.err == nil {
 		s.run.written = w.written
 		c.lastStep, c.lastDone = w.step, w.epochs

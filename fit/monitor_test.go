@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -216,6 +218,45 @@ func TestBestWeightsNeedAMetric(t *testing.T) {
 	loop.Hook(Checkpoint{Folder: tempDir(t), RestoreBest: true}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 4))
 	require.ErrorContains(t, err, "RestoreBest: no metric says which checkpoint is best")
+}
+
+// RestoreBest cannot choose among epochs that have no best checkpoint.
+func TestBestWeightsNeedACheckpoint(t *testing.T) {
+	train := func(dir string, epochs int, c Checkpoint) (*History, error) {
+		c.Folder = dir
+		loop := Loop{Session: scripted([]float64{2, 5, 4, 6}), Batch: 4, Epochs: epochs, Resume: dir,
+			Validation: samples(t, 4), ValidationEvery: 3}
+		loop.Hook(c.Hook())
+		return loop.Run(t.Context(), samples(t, 4))
+	}
+	const unknown = "RestoreBest: the resumed training has epochs with loss, but no best checkpoint of them; start a new"
+
+	dir := tempDir(t)
+	_, err := train(dir, 2, Checkpoint{})
+	require.NoError(t, err)
+	for _, epochs := range []int{2, 3} {
+		before := names(t, dir)
+		_, err = train(dir, epochs, Checkpoint{Best: "loss", RestoreBest: true})
+		require.ErrorAs(t, err, new(*option.Error))
+		require.ErrorContains(t, err, unknown)
+		require.Equal(t, before, names(t, dir))
+	}
+	h, err := train(dir, 3, Checkpoint{Best: "val_loss", RestoreBest: true}) // no earlier epoch has val_loss
+	require.NoError(t, err)
+	require.Equal(t, 3, h.Restored)
+
+	// The best checkpoint is removed.
+	dir = tempDir(t)
+	_, err = train(dir, 2, Checkpoint{Best: "loss"})
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "ckpt-1")))
+	_, err = train(dir, 3, Checkpoint{Best: "loss", RestoreBest: true})
+	require.ErrorContains(t, err, unknown)
+	_, err = train(dir, 4, Checkpoint{Best: "loss"})
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(dir, bestFile))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "ckpt-3")
 }
 
 // lockLooker is a session that tries to lock the folder when the session is restored.
