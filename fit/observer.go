@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -205,12 +206,16 @@ func (w *observing) send(ctx context.Context, s *State, o *Observation) {
 		// The end of ctx ends the training, which is observed, too.
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), observeMost)
 		err := observer.Observe(limited, o)
-		w.slow[i] = limited.Err() != nil
+		late := limited.Err()
 		cancel()
-		if err != nil && !w.failing[i] {
+		switch {
+		case late != nil && !w.slow[i]:
+			s.Log.Warn("an observer of the training is too slow, and gets only the last observation; training continues",
+				"limit", observeMost, "error", cmp.Or(err, late))
+		case err != nil && !w.failing[i]:
 			s.Log.Warn("an observer of the training failed; training continues", "error", err)
 		}
-		w.failing[i] = err != nil
+		w.failing[i], w.slow[i] = err != nil, late != nil
 	}
 }
 

@@ -154,18 +154,21 @@ func TestObserversCannotStopATraining(t *testing.T) {
 		var log bytes.Buffer
 		good := &recorder{}
 		failing := &recorder{observe: func(context.Context, *Observation) error { return errors.New("the disk is on fire") }}
+		slow := &recorder{observe: func(ctx context.Context, _ *Observation) error { <-ctx.Done(); return nil }}
 		hanging := &recorder{observe: func(ctx context.Context, _ *Observation) error { <-ctx.Done(); return ctx.Err() }}
 		now := clock{time.Unix(1_700_000_000, 0), time.Second} // each step is observed
 		loop := Loop{Session: newLinear(), Batch: 1, Epochs: 2, Log: slog.New(slog.NewTextHandler(&log, nil)), now: now.now}
-		loop.Hook(Observers{List: []Observer{failing, hanging, good}}.Hook())
+		loop.Hook(Observers{List: []Observer{failing, hanging, slow, good}}.Hook())
 		began := time.Now()
 		h, err := loop.Run(t.Context(), samples(t, 20))
 		require.NoError(t, err)
 		require.True(t, h.Done)
-		require.Equal(t, 2*observeMost, time.Since(began))
+		require.Equal(t, 4*observeMost, time.Since(began))
 		require.Len(t, good.seen, 1+2*20+2+1)
 		require.True(t, good.seen[len(good.seen)-1].Done)
 		require.Equal(t, 1, strings.Count(log.String(), "the disk is on fire"), "one warning")
+		require.Equal(t, 2, strings.Count(log.String(), "is too slow"), "one warning for each")
+		require.Len(t, slow.seen, 2)
 		require.Len(t, hanging.seen, 2)
 		require.Equal(t, AtEnd, hanging.seen[1].Moment)
 	})
