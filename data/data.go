@@ -63,7 +63,8 @@ type FieldSpec struct {
 	// Classes[i] is the name of class i of a label; nil if the source has numbers.
 	Classes []string
 	// Columns are the names of the columns of a table in the order of the values of a sample. In a
-	// dataset, they are nil unless the table has names, and the field has several columns or another name.
+	// dataset, they are nil unless the table has names, and the field has several columns or another name, or is the only
+	// input of a model, of text.
 	Columns []string
 }
 

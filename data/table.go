@@ -494,7 +494,8 @@ func (t *table) dataset(name string) (*InMemory, error) {
 			*c = made
 			continue
 		}
-		if t.names != nil && !f.kept && (f.joined || nameKey(t.names[f.columns[0]]) != nameKey(f.name)) {
+		isText := t.options.only(dtype.For[string]()) && f.name == t.options.Inputs[0].Name
+		if t.names != nil && !f.kept && (f.joined || isText || nameKey(t.names[f.columns[0]]) != nameKey(f.name)) {
 			for _, i := range f.columns {
 				c.columns = append(c.columns, t.names[i])
 			}

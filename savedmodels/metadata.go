@@ -99,8 +99,10 @@ type DataRecord struct {
 	// nil if the training was given none.
 	Tags      []string           `json:"tags,omitempty"`
 	Constants map[string]float64 `json:"constants,omitempty"`
-	// Columns are the table columns that an input was trained with, in order, if they have other names.
+	// Columns are the table columns that an input was trained with, in order, if they have other names, or the only
+	// input is text. Unnamed is true if an input was trained with several values without names, such as those of arrays.
 	Columns map[string][]string `json:"columns,omitempty"`
+	Unnamed bool                `json:"unnamed,omitempty"`
 	// Ignored lists the fields that the training left out. It is empty and not nil if the record replaces
 	// one that ignored fields.
 	Ignored []string `json:"ignored,omitzero"`

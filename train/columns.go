@@ -110,7 +110,8 @@ func (r *reader) columns() (names []string) {
 	return names
 }
 
-// columnsOf returns the columns of inputs, by input. It omits an input whose only column has its name.
+// columnsOf returns the columns of inputs, by input. It omits an input whose only column has its name,
+// unless it is the only input, and takes text.
 func (r *reader) columnsOf(ds *data.InMemory) map[string][]string {
 	found := map[string][]string{}
 	for _, f := range ds.Fields() {
@@ -142,16 +143,20 @@ func (r *reader) checkInputs(ds *data.InMemory) error {
 	return nil
 }
 
-// checkColumns returns an error for a table in memory whose columns differ from those of the training. If isOther is
-// true, the table is other data than that of the training, which must have names for the values of rows, too.
-func (r *reader) checkColumns(ds *data.InMemory, isOther bool) error {
+// checkColumns returns an error for a table with names for values that had none in the training, unless the options
+// list them. If all is true, it returns an error for any columns that differ from those of the training.
+func (r *reader) checkColumns(ds *data.InMemory, all bool) error {
 	for name, columns := range r.columnsOf(ds) {
 		switch known := r.record.Columns[name]; {
-		case known == nil && isOther && len(columns) > 1:
-			return option.Errorf("%s: input %s takes the columns %s, and the training data has no names for its values: train "+
-				"on a table with these names, or validate with data without names, such as arrays or a table without a header "+
-				"({Data.Header no}): %w", ds.Name(), name, texts.Some(columns), data.ErrField)
-		case known != nil && !slices.Equal(columns, known):
+		case known == nil && r.record.Unnamed && len(columns) > 1 && r.Inputs[name] == nil:
+			fix := "list the columns in the order of these values ({Data.Inputs %[2]s=COLUMN,...})"
+			if len(r.opened) > 1 { // validation data
+				fix = "train on a table with these names"
+			}
+			return option.Errorf("%s: input %s takes the columns %s, and the training data has no names for its values: "+fix+
+				", or use data without names, such as arrays or a table without a header ({Data.Header no}): %[4]w",
+				ds.Name(), name, texts.Some(columns), data.ErrField)
+		case all && known != nil && !slices.Equal(columns, known):
 			return fmt.Errorf("%s: input %s takes the columns %s, and in the training data it took %s: %w", ds.Name(), name,
 				texts.Some(columns), texts.Some(known), data.ErrField)
 		}

@@ -110,6 +110,26 @@ func TestColumnOfText(t *testing.T) {
 	require.ErrorContains(t, err, `no column "review", which input x of the model takes`)
 }
 
+// A column of text with the name of the input is recorded, too. Texts in class folders have no column.
+func TestColumnOfTextNamedLikeTheInput(t *testing.T) {
+	m := modelOf(nil, []savedmodels.Tensor{{Name: "text", DType: dtype.String, Shape: []int64{-1}}}, []savedmodels.Tensor{floats("y")})
+	trained := recorded(t, m, Data{Path: file(t, "t.csv", "text,label\ngood,1\nbad,0\n")})
+	assert.Equal(t, map[string][]string{"text": {"text"}, "y": {"label"}}, trained.Metadata.Columns)
+	for _, signature := range []string{"train", "evaluate", "predict"} {
+		_, err := open(t, trained, signature, Data{Path: file(t, "other.csv", "id,label\nn1,1\n")})
+		require.ErrorContains(t, err, `no column "text", which input text of the model takes`, signature)
+	}
+	ds, err := open(t, trained, "evaluate", Data{Path: file(t, "more.jsonl", `{"id": "n1", "text": "fine", "label": 1}`)})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"fine"}, values[string](t, ds, "text"))
+	dir := t.TempDir()
+	for _, class := range []string{"0", "1"} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, class), 0o777))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, class, "1.txt"), []byte(class), 0o666))
+	}
+	assert.Nil(t, recorded(t, m, Data{Path: dir}).Metadata.Columns)
+}
+
 // The label of a model has any name: that of an input that only train takes, or that the options select.
 func TestLabelIsAnInput(t *testing.T) {
 	m := modelOf(nil, []savedmodels.Tensor{floats("a"), floats("b")}, []savedmodels.Tensor{floats("rating")})
@@ -205,13 +225,41 @@ func TestTableAfterArrays(t *testing.T) {
 	_, err = run(Data{Path: dir}, named)
 	require.ErrorAs(t, err, new(*InputError))
 	require.ErrorContains(t, err, named+": input x takes the columns c0, c1, c2, c3, c4, c5, c6, c7 and 56 more, and the training "+
-		"data has no names for its values: train on a table with these names, or validate with data without names")
+		"data has no names for its values: train on a table with these names, or use data without names")
 	_, err = run(Data{Path: dir, Header: "no", Label: "-1"}, plain)
 	require.NoError(t, err)
 	notes, err := run(Data{Path: named}, dir)
 	require.NoError(t, err)
 	require.Len(t, notes, 1)
 	assert.Contains(t, notes[0], "has no names of columns, so the values are taken to be, in this order: c0, c1, c2")
+}
+
+// The columns of a table are not those of a model that was trained without names, unless the options say so.
+func TestTableForAModelTrainedWithoutNames(t *testing.T) {
+	m := modelOf(nil, []savedmodels.Tensor{floats("x", 2)}, []savedmodels.Tensor{floats("y")})
+	plain := Data{Path: file(t, "plain.csv", "1,2,3\n"), Header: "no", Label: "-1"}
+	trained := recorded(t, m, plain)
+	assert.True(t, trained.Metadata.Unnamed)
+	named := Data{Path: file(t, "named.csv", "b,a,y\n2,1,3\n")}
+	inOrder := Data{Path: named.Path, Inputs: map[string][]string{"x": {"a", "b"}}}
+	for _, signature := range []string{"train", "evaluate", "predict"} {
+		_, err := open(t, trained, signature, named)
+		require.ErrorIs(t, err, data.ErrField, signature)
+		require.ErrorContains(t, err, "named.csv: input x takes the columns b, a, and the training data has no names for its values: "+
+			"list the columns in the order of these values (Data.Inputs x=COLUMN,...), or use data without names, such as arrays or a "+
+			"table without a header (Data.Header no)")
+		for _, d := range []Data{inOrder, plain} {
+			ds, err := open(t, trained, signature, d)
+			require.NoError(t, err)
+			assert.Equal(t, []float32{1, 2}, values[float32](t, ds, "x"))
+		}
+		_, err = open(t, m, signature, named)
+		require.NoError(t, err, "without a training")
+	}
+	again := recorded(t, trained, inOrder)
+	assert.False(t, again.Metadata.Unnamed)
+	assert.Equal(t, []string{"a", "b"}, again.Metadata.Columns["x"])
+	assert.False(t, recorded(t, again, plain).Metadata.Unnamed, "the names of the training before")
 }
 
 // A wrong name among the fields to ignore is reported with the names in the file.

@@ -286,8 +286,9 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	}
 	if err == nil && d.Memory == nil {
 		r.noteColumns(ds)
-	} else if err == nil {
-		err = r.checkColumns(ds, false)
+	}
+	if err == nil {
+		err = r.checkColumns(ds, d.Memory != nil)
 	}
 	if err == nil {
 		err = r.checkRange(ds)
@@ -393,6 +394,13 @@ func (r *reader) follow(train *data.InMemory) {
 			r.csv.Inputs[i].Columns = columns[in.Name]
 		}
 	}
+	r.record.Unnamed = slices.ContainsFunc(r.csv.Inputs, func(in data.FieldSpec) bool {
+		field := in.Name
+		if len(r.csv.Inputs) == 1 {
+			field = r.single(train)
+		}
+		return r.record.Columns[in.Name] == nil && len(fieldOf(train, field).Shape) > 0
+	})
 	if r.record.NumericLabels = len(r.record.ClassNames) == 0 && fieldOf(train, "y").Name != ""; r.record.NumericLabels {
 		r.csv.Numbers = inputs.NumericLabels
 	}
