@@ -51,7 +51,7 @@ func TestIntegersOf64BitsAreExact(t *testing.T) {
 	}
 	for _, cell := range []string{"0.5", "9223372036854775808", "1e19", "4503599627370496.3", "9007199254740993.5"} {
 		_, err := Open(put(t, dir, "f.csv", []byte("a,b\n1152921504606846977,1\n"+cell+",2\n")), Options{CSV: CSVOptions{Inputs: inputs}})
-		require.ErrorContains(t, err, `f.csv: line 3, column "a" (1): found "`+cell+`", expected an integer of 64 bits; correct it, or leave the column out (Options.Ignore)`)
+		require.ErrorContains(t, err, `f.csv: line 3, column "a" (1): found "`+cell+`", expected an integer up to 9223372036854775807; correct it, or leave the column out (Options.Ignore)`)
 	}
 	ds, err := Open(filepath.Join(dir, "t.tar"), Options{CSV: CSVOptions{Label: "label"}})
 	require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestMembersWithOneName(t *testing.T) {
 		`column "label": found two values with this name`: {"1.a.json", `{"label": 1}`, "1.b.json", `{"label": 2}`},
 		`column "png": found two values with this name`:   {"1.png", "a", "1.PNG", "b"},
 		`column "cls": found two values with this name`:   {"1.cls", "1", "1.json", `{"cls": 2}`},
-		`column "k": found two values with this name`:     {"1.json", `{"k": 2, "k": 3}`},
+		`column "k": found a repeated name`:               {"1.json", `{"k": 2, "k": 3}`},
 	} {
 		for _, first := range [][]string{nil, {"0.json", `{"label": 1, "k": 1}`, "0.png", "a", "0.cls", "1"}} {
 			path := put(t, t.TempDir(), "t.tar", tarOf(t, append(first, files...)...))

@@ -28,13 +28,14 @@ type jsonRows struct {
 	ignored map[string]bool // names whose values are not read
 	late    []string        // those that the first line lacks
 	cells   []cell
-	seen    []int // the line of the last value of each column
+	found   map[string]bool // the names in the line
+	seen    []int           // the line of the last value of each column
 }
 
 func newJSONRows(text io.Reader) rowSource {
 	lines := bufio.NewScanner(text)
 	lines.Buffer(nil, maxRow)
-	return &jsonRows{lines: lines, column: map[string]int{}}
+	return &jsonRows{lines: lines, column: map[string]int{}, found: map[string]bool{}}
 }
 
 func (j *jsonRows) flat() bool { return false }
@@ -85,9 +86,6 @@ func (j *jsonRows) begin() (names []string, columns int, err error) {
 	}
 	j.pending = true
 	err = j.members(j.text, "", func(name string, d *json.Decoder) error {
-		if _, known := j.column[name]; known {
-			return wrongCell("a repeated name", "unique names", lineFix)
-		}
 		if len(j.names) == maxFields {
 			return wrongCell(fmt.Sprintf("more than %d names", maxFields), "an object with the inputs of a model",
 				"remove unused names")
@@ -152,8 +150,6 @@ func (j *jsonRows) next() ([]cell, error) {
 		case !known:
 			return wrongCell("an unknown name", "a name of the first line: "+texts.Some(j.names),
 				"give all lines the same names")
-		case j.seen[i] == j.line:
-			return wrongCell("a repeated name", "unique names", lineFix)
 		}
 		j.seen[i] = j.line
 		j.cells[i], err = readValue(d, 0)
@@ -179,6 +175,9 @@ func (j *jsonRows) members(text []byte, object string, each func(name string, d 
 	if token, err := d.Token(); err != nil || token != json.Delim('{') {
 		return wrong
 	}
+	if object == "" {
+		clear(j.found)
+	}
 	for d.More() {
 		key, err := d.Token()
 		name, ok := key.(string)
@@ -186,6 +185,10 @@ func (j *jsonRows) members(text []byte, object string, each func(name string, d 
 			return wrong
 		}
 		name = object + name
+		if j.found[name] && !j.ignored[name] {
+			return j.bad(name, "a repeated name", "unique names", lineFix)
+		}
+		j.found[name] = true
 		isObject := !j.ignored[name] && aJSONObject.Match(text[d.InputOffset():]) && strings.Count(name, ".") < maxDepth
 		if raw := (json.RawMessage{}); isObject && d.Decode(&raw) == nil {
 			err = j.members(raw, name+".", each)

@@ -73,6 +73,8 @@ func TestJSONLRefuses(t *testing.T) {
 		"{\"a\": 1, \"b\": 2}\n{\"a\": 1}": `line 2, column "b": found no value`,
 		"{\"a\": 1}\n{\"a\": 1, \"a\": 2}": "found a repeated name",
 		`{"a": null}`:                      `column "a": found null, expected a number, text`,
+		`{"a": {"b": 1}, "a": {"c": 2}}`:   `line 1, column "a": found a repeated name`,
+		`{"a": {"b": 1}, "a": 2}`:          `line 1, column "a": found a repeated name`,
 		`{"a": {}}`:                        "expected a number, text",
 		`{"a": {"b": 1}, "a.b": 2}`:        `line 1, column "a.b": found a repeated name`,
 		strings.Repeat(`{"a": `, 70) + "1" + strings.Repeat("}", 70):       "expected a number, text",

@@ -190,7 +190,8 @@ func (f *tableField) addNumber(text string) error {
 	}
 	v, err := parseNumber(text)
 	if err == nil && f.integer {
-		err = wrongCell(quote(text), "an integer of 64 bits", "correct it, or leave the column out ({Options.Ignore})")
+		err = wrongCell(quote(text), "an integer up to 9223372036854775807",
+			"correct it, or leave the column out ({Options.Ignore})")
 	}
 	if err != nil {
 		return err

@@ -152,7 +152,7 @@ func jsonValues(content []byte, err *error, yield func(string, value) bool) (mor
 			len(content), maxTarJSON, ErrUnsupported)
 		return false
 	}
-	j := &jsonRows{text: pythonNumbers(content), line: 1}
+	j := &jsonRows{text: pythonNumbers(content), line: 1, found: map[string]bool{}}
 	if e := j.checkText(); e != nil {
 		*err = e
 		return false
