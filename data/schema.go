@@ -343,20 +343,24 @@ func (r *Rule) convert(cell string) (string, bool) {
 	return strconv.FormatInt(seconds, 10), err == nil
 }
 
-// Renumbers returns a text that r and a later rule read as different numbers, and these numbers; "" if none is known.
-// Besides values and words, it compares a date and numbers with separators.
-func (r Rule) Renumbers(now Rule) (text, before, after string) {
+// Renumbers returns a cell that r and a later rule read as different numbers, and these numbers; "" if none is known.
+// Besides values, words and a missing cell, it compares a date and numbers with separators.
+func (r Rule) Renumbers(now Rule) (cell, before, after string) {
 	if r.Type == "text" || now.Type == "text" || cmp.Or(r.complete(), now.complete()) != nil {
 		return "", "", ""
 	}
-	date := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC).Format(r.layout)
-	for _, text := range slices.Concat(slices.Sorted(maps.Keys(r.Values)), r.TrueValues, r.FalseValues,
-		[]string{"true", "false", "1", "0", "1,234", "1.234", date}) {
-		was, ok := r.convert(text)
-		is, known := now.convert(text)
+	var texts []string
+	for _, rule := range []Rule{r, now} {
+		date := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC).Format(rule.layout)
+		texts = slices.Concat(texts, slices.Sorted(maps.Keys(rule.Values)), rule.TrueValues, rule.FalseValues, rule.NAValues,
+			[]string{date})
+	}
+	for _, text := range append(texts, "true", "false", "1", "0", "1,234", "1.234", "") {
+		was, refused := r.read(text)
+		is, unknown := now.read(text)
 		a, _ := strconv.ParseFloat(was, 64)
-		if b, _ := strconv.ParseFloat(is, 64); ok && known && a != b {
-			return text, was, is
+		if b, _ := strconv.ParseFloat(is, 64); cmp.Or(refused, unknown) == nil && a != b {
+			return cmp.Or(strings.TrimPrefix(strconv.Quote(text), `""`), "an empty cell"), was, is
 		}
 	}
 	return "", "", ""
@@ -375,7 +379,8 @@ func (r *Rule) plain(cell string) string {
 	if r.Thousands != "" {
 		groups := strings.Split(whole, r.Thousands)
 		for _, group := range groups[1:] {
-			if len(group) != 3 || len(strings.TrimLeft(groups[0], "+-")) > 3 {
+			first := strings.TrimLeft(groups[0], "+-")
+			if len(group) != 3 || len(first) > 3 || strings.HasPrefix(first, "0") { // 0,802 has a decimal comma
 				return ""
 			}
 		}

@@ -373,6 +373,41 @@ func TestInferSchemaOfWords(t *testing.T) {
 	require.Equal(t, `{"type":"float","strip":["$"],"thousands":","}`, rule)
 }
 
+// A number such as 2,137 has a decimal comma or thousands, and 0,802 a decimal comma.
+func TestInferSchemaOfCommas(t *testing.T) {
+	schema, err := InferSchema(put(t, t.TempDir(), "t.csv", []byte("a,b,c,d,e\n\"0,802\",\"2,137\",€950,1.5,$950\n"+
+		"\"2,137\",950,€2.137,-0.802,\"$1,234.5\"\n")), Options{})
+	require.NoError(t, err)
+	require.Equal(t, `columns:
+  a:
+    type: float
+    decimal: ','
+  b:
+    type: float # or thousands '' and decimal ',': each cell fits both
+    thousands: ','
+  c:
+    type: float # or thousands '.' and decimal ',': each cell fits both
+    strip: [€]
+  d:
+    type: float
+  e:
+    type: float
+    strip: [$]
+    thousands: ','
+`, string(schema))
+	for cell, rule := range map[string]string{
+		"-0,5":   `{"type":"float","decimal":","}`,
+		"0,802":  `{"type":"float","decimal":","}`,
+		"2,137":  `{"type":"float","thousands":","} (2137) or {"type":"float","decimal":","} (2.137)`,
+		"€2.137": `{"type":"float","strip":["€"],"thousands":","} (2.137) or {"type":"float","strip":["€"],"thousands":".","decimal":","} (2137)`,
+	} {
+		require.Equal(t, rule, SuggestRule(cell), cell)
+	}
+	_, err = Open(put(t, t.TempDir(), "t.csv", []byte("a\n\"1,802\"\n\"0,802\"\n")),
+		Options{CSV: CSVOptions{Schema: rulesOf(t, "columns: {a: {type: float, thousands: ','}}")}})
+	require.ErrorContains(t, err, `t.csv: line 3, column "a" (1): found "0,802", expected a number`)
+}
+
 // A schema and a table of any content give values or an error with the name of the file, in bounded memory.
 func FuzzSchema(f *testing.F) {
 	table := "a,b,y\n1,x,2000-01-02\n,yes,2001-02-03\n"

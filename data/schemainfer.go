@@ -2,6 +2,7 @@ package data
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -100,14 +101,29 @@ func SuggestRule(cell string) string {
 	if g.decide(); len(g.fits) == 0 || g.missing > 0 {
 		return ""
 	}
-	rule := g.fits[0].Rule
+	first, other := g.fits[0], g.other()
 	for _, f := range g.fits {
-		if strings.Contains(cell, ".") && f.Thousands == "," && slices.Equal(f.Strip, rule.Strip) {
-			rule = f.Rule // which also reads larger amounts
+		if strings.Contains(cell, ".") && f.Thousands == "," && slices.Equal(f.Strip, first.Strip) {
+			first = f // which also reads larger amounts
 		}
 	}
-	text, _ := json.Marshal(rule) // a rule has texts only
-	return string(text)
+	text, _ := json.Marshal(first.Rule) // a rule has texts only
+	if other == nil {
+		return string(text)
+	}
+	or, _ := json.Marshal(other.Rule)
+	return fmt.Sprintf("%s (%.9g) or %s (%.9g)", text, first.sum, or, other.sum)
+}
+
+// other returns a rule that reads the cells as other numbers than the first one does, such as 2,137 as 2.137 or 2137;
+// nil if there is none.
+func (g *guess) other() *fit {
+	for i, f := range g.fits {
+		if f.Type == "float" && slices.Equal(f.Strip, g.fits[0].Strip) && f.sum != g.fits[0].sum {
+			return &g.fits[i]
+		}
+	}
+	return nil
 }
 
 // maxCategories is the maximum number of categories of a column.
@@ -218,18 +234,7 @@ func (g *guess) node() (*yaml.Node, error) {
 	if err := node.Encode(r); err != nil {
 		return nil, err
 	}
-	amounts := 0
-	for value := range r.Values {
-		if strings.ContainsAny(value, "0123456789") {
-			amounts++
-		}
-	}
-	switch {
-	case len(g.fits) > 1 && r.Type == "date" && g.fits[1].Type == "date":
-		node.Content[1].LineComment = "or the format " + g.fits[1].Format + ": each cell fits both"
-	case 2*amounts > len(r.Values):
-		node.Content[1].LineComment = "in the order of the texts; if the values are amounts, write all of them as numbers"
-	}
+	node.Content[1].LineComment = g.comment(r)
 	if g.missing > 0 && r.Type != "text" {
 		value := &yaml.Node{Kind: yaml.ScalarNode, Value: missingIsError}
 		value.LineComment = fmt.Sprintf("%d of %d cells", g.missing, g.cells)
@@ -243,4 +248,24 @@ func (g *guess) node() (*yaml.Node, error) {
 		node.Content = append(node.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "missing"}, value)
 	}
 	return node, nil
+}
+
+// comment says what the rule r of the column leaves open.
+func (g *guess) comment(r Rule) string {
+	amounts := 0
+	for value := range r.Values {
+		if strings.ContainsAny(value, "0123456789") {
+			amounts++
+		}
+	}
+	switch other := g.other(); {
+	case len(g.fits) > 1 && r.Type == "date" && g.fits[1].Type == "date":
+		return "or the format " + g.fits[1].Format + ": each cell fits both"
+	case other != nil:
+		return fmt.Sprintf("or thousands '%s' and decimal '%s': each cell fits both", other.Thousands,
+			cmp.Or(other.Decimal, "."))
+	case 2*amounts > len(r.Values):
+		return "in the order of the texts; if the values are amounts, write all of them as numbers"
+	}
+	return ""
 }

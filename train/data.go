@@ -261,7 +261,7 @@ func (r *reader) checkRules(given, recorded *data.Schema) error {
 		}
 		changed = append(changed, column)
 		if text, was, is := before.Renumbers(now); text != "" {
-			return refuse("Data.Schema", nil, "column %q: %q has the number %s, and the model was trained with %s; give it "+
+			return refuse("Data.Schema", nil, "column %q: %s has the number %s, and the model was trained with %s; give it "+
 				"that number", column, text, is, was)
 		}
 	}

@@ -139,7 +139,8 @@ func TestReplacedRules(t *testing.T) {
 		says, note string
 	}{
 		{map[string]int64{"0": 5, "1": 6}, "0", "", ""},
-		{map[string]int64{"0": 5, "1": 6}, "1", "", "the schema replaces the rules that the model was trained with for the columns c0"},
+		{map[string]int64{"0": 5, "1": 6}, "1", `column "c0": an empty cell has the number 6, and the model was trained with 5`, ""},
+		{map[string]int64{"0": 5, "1": 6, "2": 7}, "0", "", "the schema replaces the rules that the model was trained with for the columns c0"},
 		{map[string]int64{"0": 6, "1": 5}, "0", `column "c0": "`, ""},
 	} {
 		var note string
@@ -156,13 +157,16 @@ func TestReplacedRules(t *testing.T) {
 	bools := func(yes, no string) data.Rule {
 		return data.Rule{Type: "bool", TrueValues: []string{yes}, FalseValues: []string{no}}
 	}
+	missing := func(value string, cells ...string) data.Rule {
+		return data.Rule{Type: "int", Missing: &value, NAValues: cells}
+	}
 	for _, c := range []struct {
 		before, now data.Rule
 		says        string // empty for a rule that reads no text otherwise
 	}{
 		{bools("0", "7"), bools("7", "0"), `column "c0": "0" has the number 0, and the model was trained with 1; give it that number`},
 		{bools("0", "7"), data.Rule{Type: "bool"}, `"0" has the number 0, and the model was trained with 1`},
-		{data.Rule{Type: "bool"}, bools("0", "1"), `"1" has the number 0, and the model was trained with 1`},
+		{data.Rule{Type: "bool"}, bools("0", "1"), `"0" has the number 1, and the model was trained with 0`},
 		{bools("0", "7"), data.Rule{Type: "bool", TrueValues: []string{"0", "yes"}, FalseValues: []string{"7", "no"}}, ""},
 		{data.Rule{Type: "date", Unit: "seconds"}, data.Rule{Type: "date"},
 			`"2001-2-3" has the number 11356, and the model was trained with 981158400`},
@@ -174,6 +178,13 @@ func TestReplacedRules(t *testing.T) {
 		{data.Rule{Type: "int"}, data.Rule{Type: "category", Values: map[string]int64{"0": 0, "1": 2}},
 			`"1" has the number 2, and the model was trained with 1`},
 		{data.Rule{Type: "int"}, data.Rule{Type: "float"}, ""},
+		{data.Rule{Type: "int"}, data.Rule{Type: "category", Values: map[string]int64{"3": 0, "4": 1}},
+			`"3" has the number 0, and the model was trained with 3`},
+		{data.Rule{Type: "int"}, bools("4", "3"), `"4" has the number 1, and the model was trained with 4`},
+		{data.Rule{Type: "int"}, data.Rule{Type: "date", Format: "%Y"}, `"2001" has the number 11323, and the model was trained with 2001`},
+		{missing("0"), missing("7"), `column "c0": an empty cell has the number 7, and the model was trained with 0`},
+		{missing("0", "9"), missing("0"), `"9" has the number 9, and the model was trained with 0`},
+		{data.Rule{Type: "int"}, missing("7"), ""},
 	} {
 		recorded, err := json.Marshal(data.Schema{Columns: map[string]data.Rule{"c0": c.before}})
 		require.NoError(t, err)
