@@ -85,17 +85,34 @@ def _restore(out: Any, reader: Any, keys: dict[str, dict[str, str]], model: Any)
             found="no optimizer",
             do="compile the model, and save it again",
         )
-    optimizer = model.optimizer
-    if not optimizer.built and len(keys["optimizer"]) > len(optimizer.variables):
-        optimizer.build(model.trainable_variables)
-    groups = {
-        "model": model.variables,
-        "optimizer": [v for o in export.optimizers(model) for v in o.variables],
-    }
-    pairs = {group: _matched(out, reader, keys[group], groups[group], group) for group in GROUPS}
+    pairs = {"model": _matched(out, reader, keys["model"], model.variables, "model")}
+    _build(model, keys, pairs["model"])
+    variables = [v for o in export.optimizers(model) for v in o.variables]
+    pairs["optimizer"] = _matched(out, reader, keys["optimizer"], variables, "optimizer")
     for variable, key in itertools.chain(*pairs.values()):
         variable.assign(reader.get_tensor(key))
     return {group: len(pairs[group]) for group in GROUPS}
+
+
+def _build(model: Any, keys: dict[str, dict[str, str]], pairs: Sequence[tuple[Any, str]]) -> None:
+    """Build the optimizers that the trained model has built: those of an own step for the weights that have slots."""
+    names = {key: path.partition("#")[0].replace("/", "_") for path, key in keys["model"].items()}
+    longest = sorted(names.values(), key=len, reverse=True)
+    made = export.optimizers(model)
+    slots: list[list[str]] = []  # the weights of the variables of each optimizer
+    for path in keys["optimizer"]:
+        name = path.partition("/")[2]
+        if not slots or (len(made) > 1 and re.fullmatch(r"iteration(#\d+)?", name)):
+            slots.append([])
+        slots[-1].append(next((n for n in longest if name.startswith(f"{n}_")), ""))
+    for optimizer, found in zip(made, slots, strict=False):
+        if optimizer.built or len(found) <= len(optimizer.variables):
+            continue
+        weights = model.trainable_variables
+        if "train_step" in export.own_methods(model):
+            held = [(found.index(names[key]), v) for v, key in pairs if names[key] in found]
+            weights = [v for _, v in sorted(held, key=lambda pair: pair[0])] or weights
+        optimizer.build(weights)
 
 
 def _matched(

@@ -141,7 +141,7 @@ class OwnStepProgram(KerasProgram):
             result["loss"] = tf.cast(logs[self.loss_output], "float32")
         if "loss" not in result:
             raise UsageError(
-                f"{where} returns no loss but {', '.join(result)}: name the value that stands for it with "
+                f"{where} returns no loss but {', '.join(logs)}: name the value that stands for it with "
                 "--loss-output NAME"
             )
         return {"loss": result.pop("loss"), **result}

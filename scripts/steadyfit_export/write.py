@@ -60,11 +60,7 @@ def _atomic_directory(out: str, force: bool) -> Iterator[str]:
             raise Refusal("the output exists", found=out, do="pass --force")
         # --force replaces an earlier export; it must not empty a home folder.
         if target.is_symlink() or (any(target.iterdir()) and not (target / "saved_model.pb").exists()):
-            raise Refusal(
-                "the output holds something else than an export",
-                found=out,
-                do="choose another folder",
-            )
+            raise Refusal("the output holds something else than an export", found=out, do="choose another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary, earlier = (target.with_name(f".{target.name}.{uuid.uuid4().hex}") for _ in range(2))
     temporary.mkdir()  # mkdtemp would ignore the umask
@@ -116,17 +112,15 @@ def export(
             signatures.setdefault("serving_default", signatures["predict"])
         root = program.tracked()
         root.tables = lookup_tables(model, signatures)
-        for variable in root.variables:  # a graph cannot have the names of some metrics
-            variable._handle_name = re.sub(r"^_|(?!:0$)[^A-Za-z0-9_.\\/>-]", ".", variable._handle_name)
         ranges = program.by_key("range", options.input_ranges, {**program.inputs, **program.labels})
         metadata = _metadata(program, signatures, options, ranges)
         progress.info("saving")
-        tf.saved_model.save(
-            root,
-            temporary,
-            signatures=signatures,
-            options=tf.saved_model.SaveOptions(save_debug_info=False, experimental_custom_gradients=False),
-        )
+        saving = tf.saved_model.SaveOptions(save_debug_info=False, experimental_custom_gradients=False)
+        with contextlib.ExitStack() as names:
+            for v in root.variables:  # a graph cannot have the names of some metrics
+                names.callback(setattr, v, "_handle_name", v._handle_name)
+                v._handle_name = re.sub(r"^[^A-Za-z0-9.]|(?!:0$)[^A-Za-z0-9_.\\/>-]", ".", v._handle_name)
+            tf.saved_model.save(root, temporary, signatures=signatures, options=saving)
         _make_reproducible(temporary)
         graph = pathlib.Path(temporary, "saved_model.pb").read_bytes()
         metadata["saved_model_sha256"] = hashlib.sha256(graph).hexdigest()
@@ -226,8 +220,7 @@ def _metadata(
     if options.xla_batch is not None:
         metadata["compiled"] = {"train_xla": {"batch": options.xla_batch}}
         if options.xla_steps is not None:
-            several = {"steps": options.xla_steps, "batch": options.xla_batch}
-            metadata["compiled"]["train_n_xla"] = several
+            metadata["compiled"]["train_n_xla"] = {"steps": options.xla_steps, "batch": options.xla_batch}
     return metadata
 
 

@@ -137,7 +137,7 @@ def test_poisson_of_negative_predictions(tmp_path, load):
     dense = layers.Dense(5, bias_initializer="ones")
     model = sequential(keras.Input((4,)), dense, loss="poisson", jit_compile=False)
     report = export.export(model, tmp_path / "m")
-    assert any("(the loss takes other predictions only: no values are compared)" in line for line in report.checks)
+    assert report.notes == ["the loss takes other predictions only: the check compares no values"]
     loaded, random = load(tmp_path / "m"), np.random.default_rng(0)
     y = random.integers(0, 5, (8, 5)).astype("float32")
     for size in (0.01, 0.1, 100):
@@ -145,6 +145,14 @@ def test_poisson_of_negative_predictions(tmp_path, load):
         ours, theirs = loaded.run("train", x=x, y=y)["loss"], model.train_on_batch(x, y)
         assert np.isnan(theirs) == (size == 100)
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_refuses_predictions_that_are_nan(tmp_path):
+    """A loss that takes some predictions only does not hide a model that never works."""
+    broken = [layers.Dense(5), layers.Lambda(lambda p: ops.sqrt(p - 100))]
+    model = sequential(keras.Input((4,)), *broken, loss="poisson")
+    with pytest.raises(export.Refusal, match="a loss that is not a number"):
+        export.export(model, tmp_path / "m")
 
 
 def test_refusals_name_what_works(tmp_path):

@@ -750,6 +750,15 @@ def test_float16_without_scale_as_in_keras(tmp_path, load, random):
                 np.testing.assert_allclose(kernels[layer.kernel.shape], layer.kernel, atol=atol)
 
 
+def test_a_file_without_scale_says_what_to_do(tmp_path):
+    with export.dtype_policy("mixed_float16"):
+        model = dense()
+    model.compile("sgd", "mse", auto_scale_loss=False)
+    model.save(tmp_path / "m.keras")
+    with pytest.raises(export.Refusal, match="auto_scale_loss=False.*--model FILE.py:FUNCTION"):
+        export.export(keras.models.load_model(tmp_path / "m.keras"), tmp_path / "m")
+
+
 def test_scale_and_skipped_steps_are_metrics(tmp_path, load, random):
     """The scale doubles after several good steps. A bad step halves it and is counted."""
     with export.dtype_policy("mixed_float16"):
@@ -1160,10 +1169,11 @@ def test_names_of_metrics(tmp_path):
         metrics = [keras.metrics.MeanAbsoluteError(name=name) for name in names]
         return export.export(dense(), tmp_path / "m", optimizer="adam", loss="mse", metrics=metrics, check=False, force=True)
 
-    names = ["a/b", "a_b", "my mae (%)", "größe", "_x:y", "seed"]
+    names = ["a/b", "a_b", "my mae (%)", "größe", "_x:y", "seed", "-m", ">m", "\\m"]
     report = exported(*names)
     assert report.metadata["metrics"] == names
-    assert list(report.metadata["names"]) == ["a_b", "a_b_2", "my_mae____", "gr__e", "x_x_y", "seed_2"]
+    keys = ["a_b", "a_b_2", "my_mae____", "gr__e", "x_x_y", "seed_2", "x_m", "x_m_2", "x_m_3"]
+    assert list(report.metadata["names"]) == keys
     assert list(report.metadata["names"].values()) == names
     with pytest.raises(export.UsageError, match="a metric is called 'loss', like another output"):
         exported("loss")
@@ -1182,18 +1192,26 @@ def test_names_of_own_values(tmp_path, load):
 def test_export_leaves_the_model_as_it_was(tmp_path, random):
     x = keras.Input((6,))
     model = keras.Model(x, keras.layers.Dense(3)(keras.layers.Dropout(0.5)(x)))
-    error = keras.metrics.MeanSquaredError()
+    error = keras.metrics.MeanSquaredError(name="-my error")
     model.compile("adam", "mse", metrics=[error])
     data = regression(random)
     model.fit(data["x"], data["y"], verbose=0)
     variables = [*model.variables, *model.optimizer.variables, *error.variables]
-    before = [v.numpy() for v in variables]
+    before, names = [v.numpy() for v in variables], [v.value.name for v in variables]
     export.export(model, tmp_path / "m")
+    assert [v.value.name for v in variables] == names
     with pytest.raises(export.UsageError, match="like another output"):
         metrics = [error, keras.metrics.MeanSquaredError(name="loss")]
         export.export(model, tmp_path / "refused", metrics=metrics)
     assert all(np.array_equal(b, v.numpy()) for b, v in zip(before, variables, strict=True))
     assert float(error.result()) > 0
+
+
+def test_a_missing_loss_lists_the_values_by_their_names(tmp_path):
+    model = Own(lambda loss: {"g loss (%)": loss})
+    model.compile("sgd")
+    with pytest.raises(export.UsageError, match=r"returns no loss but g loss \(%\): name"):
+        export.export(model, tmp_path / "m", inputs={"x": "float32[6]"})
 
 
 def test_own_step_without_evaluation_says_so(tmp_path, load, random):

@@ -106,6 +106,57 @@ class Hidden(keras.Model):
         return {"loss": loss}
 
 
+class Gan(keras.Model):
+    """Two networks, each with its optimizer; Keras's compile gets none, the default, or that of the first network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.g = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4)])
+        self.d = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+
+    def call(self, x):
+        return self.d(x)
+
+    def compile(self, d_opt, g_opt, **options):
+        super().compile(**options)
+        self.d_opt, self.g_opt = d_opt, g_opt
+
+    def train_step(self, data):
+        for network, optimizer in ((self.d, self.d_opt), (self.g, self.g_opt)):
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean((self.d(self.g(data[:, :2])) - self.d(data)) ** 2)
+            weights = network.trainable_variables[::-1]
+            optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def gan(given: str) -> keras.Model:
+    made, d_opt = Gan(), keras.optimizers.Adam(0.01)
+    made(np.zeros((1, 4), "float32"))
+    options = {"default": {}, "none": {"optimizer": None}, "d": {"optimizer": d_opt}}
+    made.compile(d_opt, keras.optimizers.Adam(0.02), **options[given])
+    return made
+
+
+@pytest.mark.parametrize("clear", [True, False], ids=["same names", "other numbers"])
+@pytest.mark.parametrize("given", ["default", "none", "d"])
+def test_builds_the_optimizers_of_an_own_step(tmp_path, random, given, clear):
+    made, x = gan(given), random.normal(size=(8, 4)).astype("float32")
+    made.fit(x, batch_size=2, verbose=0)
+    export.export(made, tmp_path / "out", inputs={"x": "float32[4]"}, labels={}, check=False)
+    if clear:
+        keras.backend.clear_session()
+    other = gan(given)
+    counts = importing.restore(tmp_path / "out", other)
+    assert counts == {"model": 6, "optimizer": {"default": 18, "none": 16, "d": 16}[given]}
+    assert given != "default" or not other.optimizer.built
+    for trained in (made, other):
+        trained.fit(x, batch_size=2, shuffle=False, verbose=0)
+    for network, optimizer in (("d", "d_opt"), ("g", "g_opt")):
+        ours, theirs = ([*getattr(m, network).variables, *getattr(m, optimizer).variables] for m in (other, made))
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
 def test_refuses_state_that_it_cannot_place(tmp_path):
     made = Hidden()
     made.compile()
