@@ -189,9 +189,12 @@ func (s *settings) combineHooks() error {
 	}
 	if s.earlyStop.Metric != "" {
 		s.Loop.Hook(s.earlyStop.Hook())
-		if s.Checkpoints.RestoreBest && s.Checkpoints.Best == "" {
-			s.Checkpoints.Best, s.Checkpoints.BestMode = s.earlyStop.Metric, s.earlyStop.Mode
-			s.Checkpoints.MinDelta = s.earlyStop.MinDelta
+		c := &s.Checkpoints
+		if c.RestoreBest {
+			c.Best = cmp.Or(c.Best, s.earlyStop.Metric)
+		}
+		if cmp.Or(c.Best, "val_loss") == s.earlyStop.Metric {
+			c.BestMode, c.MinDelta = s.earlyStop.Mode, s.earlyStop.MinDelta
 		}
 	}
 	if s.reduceRate.Metric == "" {

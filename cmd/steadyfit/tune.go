@@ -287,7 +287,7 @@ func (s *settings) givenToFit(cmd *cobra.Command) (list [][2]string, err error) 
 	if err != nil {
 		return nil, err
 	}
-	own := []string{"out", "json", "auto", "config"}
+	own := []string{"out", "json", "auto", "config", "cache-features"}
 	for _, section := range s.table() {
 		for _, row := range section.flags {
 			name := row.name
