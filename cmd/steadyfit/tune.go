@@ -144,7 +144,11 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 			option.Marked(trialText(m, goal.Anon), flagName), time.Until(until).Round(time.Second))
 	})
 	if errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("interrupted; the same command continues with the trials so far: %w", err)
+		trials := "the same command continues with the trials so far"
+		if r.Unsaved {
+			trials = "the trials so far are lost, because they could not be stored in the user's cache folder"
+		}
+		err = fmt.Errorf("interrupted; %s: %w", trials, err)
 	}
 	return r, err
 }

@@ -351,10 +351,13 @@ func TestStore(t *testing.T) {
 		require.NoError(t, os.WriteFile(kept.path, content, 0o666))
 		assert.Empty(t, load().Measurements, "damaged")
 	}
-	p.Cache = filepath.Join(kept.path, "below a file")
-	load().save() // does nothing
-	p.Cache = ""
-	load().save()
+	assert.False(t, kept.unsaved)
+	for _, dir := range []string{filepath.Join(kept.path, "below a file"), ""} {
+		p.Cache = dir
+		unsaved := load()
+		unsaved.save()
+		assert.True(t, unsaved.unsaved, dir)
+	}
 }
 
 func TestWithin(t *testing.T) {
