@@ -77,8 +77,8 @@ class KerasProgram(Parts):
                 raise Refusal(
                     "a float16 model without loss scaling",
                     found=f"optimizer {optimizer.name!r}, which is already built",
-                    do="wrap it in keras.optimizers.LossScaleOptimizer before it is built; export a model with auto_scale_loss=False "
-                    "in compile, which a file does not store, from its function: --model FILE.py:FUNCTION",
+                    do="wrap it in keras.optimizers.LossScaleOptimizer before it is built; a file does not store "
+                    "auto_scale_loss=False of compile: export such a model from its function, --model FILE.py:FUNCTION",
                 )
             if optimizer is getattr(self.model, "optimizer", None):
                 self.notes.append("the model is compiled without loss scaling: small gradients are zero in float16")
