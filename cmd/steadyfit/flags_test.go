@@ -80,7 +80,7 @@ func TestLibrariesNameNoFlags(t *testing.T) {
 var withoutFlag = []string{"Options.Executor", "Options.Grappler", "Options.GrapplerOff",
 	"Options.MemoryOptimization", "Options.OneDNNSystemAllocator", "Options.PerSessionThreads", "Options.UnifiedMemory",
 	"Options.OneDNNMath", "Cluster.Workers", "Cluster.Rank", "Cluster.Timeout", "Options.Cluster", "Config.Cluster",
-	"Loop.Recover", "Options.Only"}
+	"Loop.Recover", "Options.Only", "Options.Parallel"}
 
 // Errors of the libraries name options, and the command replaces them by flags.
 func TestOptionsHaveFlags(t *testing.T) {

@@ -118,7 +118,7 @@ func TestHostileInputs(t *testing.T) {
 		{"configuration without end", digits("--config", "/dev/zero"),
 			[]string{"--config: read /dev/zero: not a regular file"}},
 		{"full history", digits("--history", "/dev/full"), []string{"--history /dev/full: the file is not a history"}},
-		{"prefetch", digits("--prefetch", "1000000000"), []string{"--prefetch 1000000000: expected at most 16384"}},
+		{"prefetch", digits("--prefetch", "1000000000"), []string{"--prefetch 1000000000: expected -1 to 16384"}},
 		{"intra-threads", digits("--intra-threads", "100000"), []string{"--intra-threads 100000: expected", "1024"}},
 		{"inter-threads", digits("--inter-threads", "100000"), []string{"--inter-threads 100000: expected", "1024"}},
 		{"batch", digits("--batch", huge), []string{"--batch " + huge + ": expected 1 to 2147483647"}},
