@@ -143,19 +143,22 @@ func (r *reader) checkInputs(ds *data.InMemory) error {
 	return nil
 }
 
-// checkColumns returns an error for a table with names for values that had none in the training, unless the options
-// list them. If all is true, it returns an error for any columns that differ from those of the training.
+// checkColumns reports a table with names for values that had none in the training, unless the options list them. For
+// validation data, it returns an error. If all is true, it returns an error for any columns that differ from those of
+// the training.
 func (r *reader) checkColumns(ds *data.InMemory, all bool) error {
 	for name, columns := range r.columnsOf(ds) {
 		switch known := r.record.Columns[name]; {
 		case known == nil && r.record.Unnamed && len(columns) > 1 && r.Inputs[name] == nil:
-			fix := "list the columns in the order of these values ({Data.Inputs %[2]s=COLUMN,...})"
+			takes := fmt.Sprintf("%s: input %s takes the columns %s", ds.Name(), name, texts.Some(columns))
 			if len(r.opened) > 1 { // validation data
-				fix = "train on a table with these names"
+				return option.Errorf("%s, and the training data has no names for its values: train on a table with these names, "+
+					"or use data without names, such as arrays or a table without a header ({Data.Header no}): %w", takes,
+					data.ErrField)
 			}
-			return option.Errorf("%s: input %s takes the columns %s, and the training data has no names for its values: "+fix+
-				", or use data without names, such as arrays or a table without a header ({Data.Header no}): %[4]w",
-				ds.Name(), name, texts.Some(columns), data.ErrField)
+			if r.Note != nil {
+				r.Note(takes + " in this order, and the training data had no names for its values")
+			}
 		case all && known != nil && !slices.Equal(columns, known):
 			return fmt.Errorf("%s: input %s takes the columns %s, and in the training data it took %s: %w", ds.Name(), name,
 				texts.Some(columns), texts.Some(known), data.ErrField)
