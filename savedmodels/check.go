@@ -12,7 +12,6 @@ import (
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/manifest"
 	"steadyfit/internal/texts"
-	"steadyfit/internal/tfproto"
 )
 
 const (
@@ -374,7 +373,7 @@ func (j *judgement) checkTensors(s *Signature) {
 				"input %s of signature %s is a sparse or composite tensor, which cannot be fed", t.Name, s.Name)
 		case t.DType.Size() == 0 && t.DType != dtype.String:
 			j.report(severity, codeUnsupportedType, about, "take another type and convert it in the exported function",
-				"input %s of signature %s is of type %s, which cannot be fed", t.Name, s.Name, tfproto.DataType(t.DType))
+				"input %s of signature %s is of type %s, which cannot be fed", t.Name, s.Name, t.typeName())
 		case t.IsReserved():
 			if !want.fits(j.ofOneStep(s, t, want)) {
 				j.report(severity, codeReservedInput, about, "give the input another name, or this form",

@@ -15,12 +15,29 @@ import (
 	"steadyfit/internal/manifest"
 )
 
+// The expected text is the output of saved_model_cli, recorded by testdata/make.py.
+func TestSignaturesPrintAsSavedModelCLI(t *testing.T) {
+	for _, name := range models(t) {
+		t.Run(name, func(t *testing.T) {
+			want, err := os.ReadFile("testdata/" + name + ".show")
+			require.NoError(t, err)
+			var got bytes.Buffer
+			open(t, name).writeSignatures(&got)
+			require.Equal(t, string(want), got.String())
+		})
+	}
+}
+
 func TestWriteText(t *testing.T) {
 	for _, name := range models(t) {
 		t.Run(name, func(t *testing.T) {
-			var text bytes.Buffer
-			require.NoError(t, open(t, name).WriteText(&text))
-			golden(t, "testdata/"+name+".inspect", text.Bytes())
+			var text, signatures bytes.Buffer
+			m := open(t, name)
+			require.NoError(t, m.WriteText(&text))
+			m.writeSignatures(&signatures)
+			rest, ok := bytes.CutSuffix(text.Bytes(), signatures.Bytes())
+			require.True(t, ok)
+			golden(t, "testdata/"+name+".inspect", rest)
 		})
 	}
 }

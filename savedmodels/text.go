@@ -11,8 +11,21 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"steadyfit/internal/dtype"
 	"steadyfit/internal/texts"
+	"steadyfit/internal/tfproto"
 )
+
+// newTypes are types of TensorFlow 2.21 that the protobuf package lacks.
+var newTypes = map[dtype.DType]string{
+	24: "DT_FLOAT8_E5M2", 25: "DT_FLOAT8_E4M3FN", 26: "DT_FLOAT8_E4M3FNUZ", 27: "DT_FLOAT8_E4M3B11FNUZ",
+	28: "DT_FLOAT8_E5M2FNUZ", 29: "DT_INT4", 30: "DT_UINT4", 31: "DT_INT2", 32: "DT_UINT2", 33: "DT_FLOAT4_E2M1FN",
+}
+
+// typeName returns the name of the type in protobufs, such as "DT_FLOAT".
+func (t Tensor) typeName() string {
+	return cmp.Or(newTypes[t.DType], tfproto.DataType(t.DType).String())
+}
 
 // enumerate joins the first limit names and counts the others.
 func enumerate(names []string, limit int) string {
@@ -23,11 +36,12 @@ func enumerate(names []string, limit int) string {
 }
 
 // WriteText writes the text of `steadyfit inspect`: whether the model can be trained, the problems with
-// their fixes, the roles and the variables.
+// their fixes, the roles, and the signatures in the format of `saved_model_cli show --all` (TensorFlow 2.21).
 func (m *Model) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	m.writeVerdict(&b)
 	m.writeUses(&b)
+	m.writeSignatures(&b)
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -52,6 +66,41 @@ func (m *Model) writeVerdict(b *bytes.Buffer) {
 			fmt.Fprintf(b, "    fix: %s\n", texts.Printable(p.Fix))
 		}
 	}
+}
+
+func (m *Model) writeSignatures(b *bytes.Buffer) {
+	line := func(format string, parts ...string) {
+		args := make([]any, len(parts))
+		for i, t := range parts {
+			args[i] = texts.Printable(t)
+		}
+		fmt.Fprintf(b, format+"\n", args...)
+	}
+	line("\nMetaGraphDef with tag-set: '%s' contains the following SignatureDefs:", strings.Join(m.Tags, ", "))
+	for _, s := range m.Signatures {
+		line("\nsignature_def['%s']:", s.Name)
+		for _, side := range []struct {
+			word    string
+			tensors []Tensor
+		}{{"input", s.Inputs}, {"output", s.Outputs}} {
+			line("  The given SavedModel SignatureDef contains the following %s(s):", side.word)
+			for _, t := range side.tensors {
+				line("    %ss['%s'] tensor_info:", side.word, cmp.Or(t.Key, t.Name))
+				line("        dtype: %s", t.typeName())
+				line("        shape: %s", t.tuple())
+				line("        name: %s", t.Op)
+			}
+		}
+		line("  Method name is: %s", s.Method)
+	}
+}
+
+// tuple formats the shape like saved_model_cli, as in "(-1, 3)".
+func (t Tensor) tuple() string {
+	if t.UnknownRank {
+		return "unknown_rank"
+	}
+	return "(" + strings.Trim(strings.ReplaceAll(fmt.Sprint(t.Shape), " ", ", "), "[]") + ")"
 }
 
 // uses pairs each purpose with its signature.

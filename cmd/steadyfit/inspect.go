@@ -16,9 +16,10 @@ func newInspect(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect DIR | --data FILE",
 		Short: "Show what a SavedModel is and whether it can be trained, or a schema of a table",
-		Long: `Show whether a SavedModel can be trained, its problems, and what steadyfit uses each
-signature for. The values of the variables are compared with their checksums. No part
-of the model is run, and TensorFlow is not needed. DIR may be builtin:NAME.
+		Long: `Show whether a SavedModel can be trained, its problems, what steadyfit uses each
+signature for, and the signatures as saved_model_cli does. The values of the
+variables are compared with their checksums. No part of the model is run, and
+TensorFlow is not needed. DIR may be builtin:NAME.
 
 With --data, print a schema that is inferred from a table, for --schema of fit.`,
 		Example: "  steadyfit inspect builtin:digits\n  steadyfit inspect --data titanic.csv > schema.yaml",

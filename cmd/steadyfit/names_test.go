@@ -121,6 +121,7 @@ for a, b in zip(ours, theirs, strict=True):
 	require.Error(t, err)
 	assert.Contains(t, string(said), `no column "1stFlrSF", which input 1stFlrSF of the model takes`)
 	shown := steadyfit(t, "inspect", model)
+	assert.Contains(t, shown, "gr__e__cm_'] tensor_info")
 	assert.Contains(t, shown, "größe (cm) float32[?,1]")
 }
 

@@ -2,15 +2,17 @@
 
     python make.py [--out DIR] [NAME ...]
 
-Needs TensorFlow 2.21 and Keras 3. The script writes each model to OUT/NAME, and to OUT/NAME.step the
-result of TensorFlow's first train step after loading the model ("ok", or the error and the variable
-that it could not find).
+Needs TensorFlow 2.21 and Keras 3. The script writes each model to OUT/NAME, and two files with the
+results that the tests expect: OUT/NAME.show, the output of `saved_model_cli show --all` for its
+signatures, and OUT/NAME.step, the result of TensorFlow's first train step after loading the model
+("ok", or the error and the variable that it could not find).
 
 A model that shows a mistake makes that mistake in the usual way.
 """
 
 import argparse
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -22,6 +24,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.tools import saved_model_cli
 
 F32 = tf.float32
 
@@ -394,6 +397,23 @@ FLAT = {"flat": (True, None), "flatinit": (True, "init"), "flatref": (False, Non
 CONSTANTS = ("tags", "training")
 
 
+def shown(path):
+    """The output of saved_model_cli for the signatures that users call."""
+    out = io.StringIO()
+    graphs = saved_model_cli.saved_model_utils.read_saved_model(path).meta_graphs
+    with contextlib.redirect_stdout(out):
+        saved_model_cli._show_all(path)
+    text = out.getvalue()
+    text = text[: text.index("The MetaGraph with tag set")]
+    for graph in graphs:
+        init = "\nsignature_def['__saved_model_init_op']:\n"
+        if init in text:
+            start = text.index(init)
+            end = text.find("\nsignature_def[", start + 1)
+            text = text[:start] + (text[end:] if end >= 0 else "")
+    return text
+
+
 def export_flat(name, path):
     """A graph without functions, whose Saver covers only the weights."""
     resource, init = FLAT[name]
@@ -530,6 +550,8 @@ def export(name, out):
         tf.saved_model.save(module, path, signatures=signatures,
                             options=tf.saved_model.SaveOptions(save_debug_info=False))
     step = first_step(path)
+    with open(path + ".show", "w") as f:
+        f.write(shown(path))
     with open(path + ".step", "w") as f:
         f.write(step + "\n")
     for extra, remove in (("fingerprint.pb", os.remove), ("assets", os.rmdir)):
