@@ -458,6 +458,9 @@ func TestVersionThatIsBeingCopied(t *testing.T) {
 	require.NoError(t, p.Refresh(t.Context()), "nothing was written since then")
 	assert.EqualValues(t, 1, p.Version())
 	require.NoError(t, os.CopyFS(filepath.Join(dir, "2", "assets.extra"), os.DirFS(filepath.Join(whole, "assets.extra"))))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, p.Refresh(ended), context.Canceled, "this says nothing about the version")
 	require.NoError(t, p.Refresh(t.Context()))
 	assert.EqualValues(t, 2, p.Version())
 	var one answer

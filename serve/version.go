@@ -106,6 +106,9 @@ func (p *Predictor) Refresh(ctx context.Context) error {
 			break
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", v.Path, err))
+		if ctx.Err() != nil {
+			break // the version may be right
+		}
 		p.failed[v.Number] = files
 	}
 	return errors.Join(errs...)
