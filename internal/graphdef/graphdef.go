@@ -4,9 +4,7 @@
 package graphdef
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"math"
 
@@ -99,21 +97,6 @@ func Ops(def []byte) ([]Op, error) {
 		}
 	}
 	return ops, nil
-}
-
-// Sum returns a hexadecimal hash of a serialized GraphDef. It does not depend on the order of attributes, which
-// in C++ can change from process to process.
-func Sum(def []byte) (string, error) {
-	g, err := parse(def)
-	if err != nil {
-		return "", err
-	}
-	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(g)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8]), nil
 }
 
 // Constant returns the attributes of a constant; see Graph.Constant.
