@@ -37,10 +37,10 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 # first.
 HALF := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) + 1) / 2)))
 .PHONY: test
-test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, tfgo, Python
+test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, other bindings, Python
 	@rm -rf $(REPORTS)
 	@rc=0; $(MAKE) -k --no-print-directory -j2 PROCESSES=$(HALF) GOTESTFLAGS='-p=$(HALF) $(GOTESTFLAGS)' \
-		abi race test-unit test-onednn pytest gcstress test-tfgo || rc=1; \
+		abi race test-unit test-onednn pytest gcstress test-bindings || rc=1; \
 	$(PYTHON) scripts/test_summary.py $(REPORTS) || rc=1; exit $$rc
 
 ##@ Parts
@@ -104,9 +104,10 @@ test-onednn: runtime ## the tests that race skips, with the opposite setting of 
 gcstress: runtime ## tests with a garbage collection inside each use of a native handle
 	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m $(call SKIP,gcstress) $(GOTESTFLAGS) ./tfbind/... ./session/...
 
-.PHONY: test-tfgo
-test-tfgo: runtime ## tests of a preprocessing graph of tfgo, with both bindings in one process
+.PHONY: test-bindings
+test-bindings: runtime ## tests with other bindings of TensorFlow in the same process
 	source internal/lab/bench/galeone.env; $(GOTEST) tfgo -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
+	source internal/lab/bench/galeone.env; MODULE=internal/lab/bindings $(GOTEST) bindings -timeout=20m $(GOTESTFLAGS) .
 
 # The number of inputs for each fuzz target, followed by an x. A time is not used, since Go
 # before 1.27 may fail a target when its time ends (go.dev/issue/75804).
@@ -200,8 +201,8 @@ bench: bench-build venv ## compare steadyfit, a C loop, galeone's binding, Keras
 	@if [ -f docs/results/bench.json ]; then gzip -9nf docs/results/bench.json; fi
 
 .PHONY: bench-serve
-bench-serve: bench-build ## predictions per second with package serve and with galeone's binding, in turn in one process
-	source internal/lab/bench/galeone.env; $(GO) test -tags galeone -run '^$$' -bench Serve -count 5 ./internal/lab/galeone
+bench-serve: bench-build ## predictions per second with package serve, a C program, galeone's binding and graft; of STEADYFIT_BENCH_MODEL, or digits (5 minutes)
+	@internal/lab/bench/serve.sh $(BENCHFLAGS)
 
 .PHONY: bench-scaling
 bench-scaling: bench-build venv ## measure batch sizes, model sizes, and concurrent trainings; docs/results/scaling.json.gz

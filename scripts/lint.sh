@@ -12,9 +12,10 @@ check() {
     "$@" || failed+=("$name")
 }
 
-galeone() {
+bindings() {
     # shellcheck source=/dev/null
-    (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/lab/galeone/... ./examples/augment)
+    (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/lab/galeone/... ./examples/augment &&
+        cd internal/lab/bindings && go vet -tags galeone ./... && go vet -tags graft ./beside)
 }
 
 # tagged vets the packages that have files with these build tags. The tags do not change others.
@@ -37,7 +38,7 @@ pythons() {
 }
 
 check golangci-lint go run "$golangci" run ./...
-check 'go vet, tags galeone and tfgo' galeone
+check 'go vet, other bindings' bindings
 check 'go vet, test tags' tagged
 check 'builds without cgo' env CGO_ENABLED=0 go build ./data/... ./memory/... ./option/... ./supervise/...
 check 'project rules' go test -count=1 ./internal/lint

@@ -144,13 +144,18 @@ func TestOtherLibraryIsRefused(t *testing.T) {
 		fmt.Printf("source %q error %v\n", info.Source, err)
 		return
 	}
+	info, err := tfbind.Load("")
+	require.NoError(t, err)
+	linked, err := filepath.EvalSymlinks(info.Library)
+	require.NoError(t, err)
 	other := t.TempDir()
 	for _, name := range []string{"libtensorflow_cc.so.2", "libtensorflow_framework.so.2"} {
 		require.NoError(t, os.WriteFile(filepath.Join(other, name), nil, 0o644))
 	}
 	for env, want := range map[string]string{
-		"STEADYFIT_TENSORFLOW=" + other: "a process can load only one TensorFlow",
-		"STEADYFIT_TENSORFLOW=":         `source "this process" error <nil>`,
+		"STEADYFIT_TENSORFLOW=" + other: "STEADYFIT_TENSORFLOW names " + other + "/libtensorflow_cc.so.2, but the program or another binding has already loaded " +
+			linked + "\nfix: a process can load only one TensorFlow",
+		"STEADYFIT_TENSORFLOW=": `source "this process" error <nil>`,
 	} {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestOtherLibraryIsRefused$")
 		cmd.Env = append(os.Environ(), "STEADYFIT_TEST_CHILD=1", env)

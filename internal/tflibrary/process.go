@@ -66,7 +66,7 @@ func checkProcess() error {
 }
 
 // Choose works like Locate, but if the process has loaded a TensorFlow, it returns that one or an
-// error. Two TensorFlow libraries in one process would share some symbols and not others.
+// error. A second TensorFlow, even a copy of the same file, aborts the process while it is opened.
 func Choose(path string) (Location, error) {
 	if err := checkProcess(); err != nil {
 		return Location{}, err

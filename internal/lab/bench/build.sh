@@ -14,7 +14,7 @@ loop=out/bench/cloop
 if [ ! -x "$loop" ] || [ internal/lab/bench/cloop/cloop.c -nt "$loop" ] || [ "$runtime/libtensorflow_cc.so.2" -nt "$loop" ]; then
     # $ORIGIN stands for the folder of the program, for the dynamic linker.
     # shellcheck disable=SC2016
-    "${CC:-cc}" -std=gnu11 -O2 -Wall -Werror -I"$runtime/include" -o "$loop" internal/lab/bench/cloop/cloop.c \
+    "${CC:-cc}" -std=gnu11 -O2 -pthread -Wall -Werror -I"$runtime/include" -o "$loop" internal/lab/bench/cloop/cloop.c \
         -L"$runtime" -l:libtensorflow_cc.so.2 -l:libtensorflow_framework.so.2 \
         '-Wl,-rpath,$ORIGIN/../../.runtime/tensorflow'
 fi

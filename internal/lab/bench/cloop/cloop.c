@@ -9,7 +9,11 @@
 // FIELD.npy in the folder of the data has the batches of one epoch: steps x batch
 // samples. One epoch to warm up comes before the measured ones. The first fetch is the
 // loss. Prints one JSON object, measure.Sample in Go.
+//
+// With -steps 1 -mode predict, the program reads lines THREADS CALLS instead of training, runs
+// the calls on the batch in that many threads, and answers with its anonymous memory in bytes.
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,8 +143,59 @@ static TF_Output resolve(TF_Graph *graph, const char *name, int index) {
   return (TF_Output){op, index};
 }
 
+// The graph, and the calls of one thread.
+typedef struct {
+  TF_Session *session;
+  const Feed *feeds;
+  const TF_Output *inputs, *outputs;
+  int nfeeds, nfetches;
+  long calls;
+} Calls;
+
+static void *predict(void *argument) {
+  const Calls *c = argument;
+  TF_Status *status = TF_NewStatus();
+  TF_Tensor *values[MAX_IO], *results[MAX_IO];
+  for (int i = 0; i < c->nfeeds; i++) {
+    const Feed *f = &c->feeds[i];
+    values[i] = TF_AllocateTensor(f->dtype, f->shape, f->rank, TF_TensorByteSize(f->tensor));
+    if (!values[i]) die(f->name, "TF_AllocateTensor failed");
+  }
+  volatile char seen;  // a result is read
+  for (long n = 0; n < c->calls; n++) {
+    for (int i = 0; i < c->nfeeds; i++) memcpy(TF_TensorData(values[i]), c->feeds[i].samples, TF_TensorByteSize(values[i]));
+    TF_SessionRun(c->session, NULL, c->inputs, values, c->nfeeds, c->outputs, results, c->nfetches, NULL, 0, NULL, status);
+    check(status, "prediction");
+    for (int i = 0; i < c->nfetches; i++) {
+      seen = *(char *)TF_TensorData(results[i]);
+      TF_DeleteTensor(results[i]);
+    }
+  }
+  (void)seen;
+  for (int i = 0; i < c->nfeeds; i++) TF_DeleteTensor(values[i]);
+  TF_DeleteStatus(status);
+  return NULL;
+}
+
+static void predictions(Calls all) {
+  enum { MAX_THREADS = 1024 };
+  pthread_t threads[MAX_THREADS];
+  Calls shares[MAX_THREADS];
+  long n, calls;
+  while (scanf("%ld %ld", &n, &calls) == 2 && n >= 1 && n <= MAX_THREADS) {
+    for (long i = 0; i < n; i++) {
+      shares[i] = all;
+      shares[i].calls = calls / n + (i < calls % n);
+      if (pthread_create(&threads[i], NULL, predict, &shares[i])) die("threads", "cannot be started");
+    }
+    for (long i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    printf("%ld\n", read_memory().anon);
+    fflush(stdout);
+  }
+}
+
 int main(int argc, char **argv) {
-  const char *model = NULL, *data = NULL, *fetch_names[MAX_IO];
+  const char *model = NULL, *data = NULL, *mode = "train", *fetch_names[MAX_IO];
   Feed feeds[MAX_IO] = {0};
   char files[MAX_IO][4096];
   int nfeeds = 0, nfetches = 0;
@@ -150,6 +205,7 @@ int main(int argc, char **argv) {
     const char *flag = argv[i], *value = argv[++i];
     if (!strcmp(flag, "-model")) model = value;
     else if (!strcmp(flag, "-data")) data = value;
+    else if (!strcmp(flag, "-mode")) mode = value;
     else if (!strcmp(flag, "-batch")) batch = number(value, "batch");
     else if (!strcmp(flag, "-steps")) steps = number(value, "steps");
     else if (!strcmp(flag, "-epochs")) epochs = number(value, "epochs");
@@ -197,6 +253,10 @@ int main(int argc, char **argv) {
     outputs[i] = resolve(graph, op, index);
   }
 
+  if (!strcmp(mode, "predict")) {
+    predictions((Calls){session, feeds, inputs, outputs, nfeeds, nfetches, 0});
+    return 0;
+  }
   double times[MAX_EPOCHS], losses[2] = {0};  // of the first epoch and of the last
   int64_t anon[MAX_EPOCHS], first = 0, cpu = 0;
   Memory memory = {0};

@@ -1,0 +1,15 @@
+//go:build graft
+
+package main
+
+import tf "github.com/wamuir/graft/tensorflow"
+
+const binding = "graft"
+
+type (
+	output = tf.Output
+	tensor = tf.Tensor
+	saved  = tf.SavedModel
+)
+
+var loadSavedModel, newTensor = tf.LoadSavedModel, tf.NewTensor
