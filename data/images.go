@@ -101,6 +101,9 @@ type imageTexts struct {
 
 func (f *imageTexts) make(w *scratch, dst vector, at int, s Sample) error {
 	if err := f.images.decode(w, dst, at, strings.NewReader(f.texts[s.Row]), int64(len(f.texts[s.Row]))); err != nil {
+		if f.parts == nil {
+			return fmt.Errorf("sample %d: %s: %w", s.Row, f.name, err)
+		}
 		_, path, record := partOf(f.parts, s.Row)
 		return fmt.Errorf("%s: record %d: %s: %w", path, record, f.name, err)
 	}

@@ -17,7 +17,8 @@ import (
 )
 
 // jsonRows reads the objects of JSON lines. Each line is an object with the names of the first one. A value
-// is a number, a text, a bool, an array of them, which may be nested and has one shape, or an object of values.
+// is a number, a text, a bool, an array of them, which may be nested and has one shape, or an object of values. The
+// object {"b64": TEXT} is a text or an image in base64.
 type jsonRows struct {
 	lines   *bufio.Scanner
 	line    int
@@ -189,7 +190,9 @@ func (j *jsonRows) members(text []byte, object string, each func(name string, d 
 			return j.bad(name, "a repeated name", "unique names", lineFix)
 		}
 		j.found[name] = true
-		isObject := !j.ignored[name] && aJSONObject.Match(text[d.InputOffset():]) && strings.Count(name, ".") < maxDepth
+		value := text[d.InputOffset():]
+		isObject := !j.ignored[name] && aJSONObject.Match(value) && !inBase64.Match(value) &&
+			strings.Count(name, ".") < maxDepth
 		if raw := (json.RawMessage{}); isObject && d.Decode(&raw) == nil {
 			err = j.members(raw, name+".", each)
 		} else if err = each(name, d); err != nil {
@@ -212,6 +215,9 @@ func (j *jsonRows) members(text []byte, object string, each func(name string, d 
 
 // aJSONObject matches what comes after a name: an object with values.
 var aJSONObject = regexp.MustCompile(`^\s*:\s*\{\s*[^}\s]`)
+
+// inBase64 matches what comes after a name: an object with a text in base64.
+var inBase64 = regexp.MustCompile(`^\s*:\s*\{\s*"b64"\s*:\s*"[^"]*"\s*\}`)
 
 // Python writes the numbers NaN and Infinity, which are not JSON. They are read as these numbers, whose texts no
 // other value has.
@@ -278,10 +284,26 @@ func readValue(d *json.Decoder, depth int) (cell, error) {
 		}
 		return cell{scalar: scalar{kind: nullCell}}, nil
 	}
+	if token == json.Delim('{') {
+		return readBase64(d)
+	}
 	if token != json.Delim('[') {
 		return cell{}, wrongCell(fmt.Sprint(token), aValue, lineFix)
 	}
 	return readList(d, depth)
+}
+
+// readBase64 reads {"b64": TEXT} after the brace.
+func readBase64(d *json.Decoder) (c cell, err error) {
+	var text []byte
+	key, err := d.Token()
+	if err == nil {
+		err = d.Decode(&text)
+	}
+	if end, _ := d.Token(); err != nil || key != "b64" || end != json.Delim('}') {
+		return c, wrongCell("an object", aValue+`, or {"b64": TEXT} in base64`, lineFix)
+	}
+	return cell{scalar: scalar{textCell, string(text)}, encoded: true}, nil
 }
 
 // readList reads an array whose elements are single values or arrays of one shape.

@@ -1,6 +1,11 @@
 package data
 
 import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"image"
+	"image/png"
 	"strings"
 	"testing"
 
@@ -129,4 +134,28 @@ func FuzzJSONL(f *testing.F) {
 			require.NoError(t, err)
 		}
 	})
+}
+
+// Base64 stands for the bytes of a text, or of an image.
+func TestJSONLInBase64(t *testing.T) {
+	picture := image.NewGray(image.Rect(0, 0, 2, 1))
+	picture.Pix = []byte{10, 200}
+	var file bytes.Buffer
+	require.NoError(t, png.Encode(&file, picture))
+	line := fmt.Sprintf(`{"image": {"b64": %q}, "word": {"b64": "/w=="}, "label": 1}`, base64.StdEncoding.EncodeToString(file.Bytes()))
+	m, err := Parse("d.jsonl", []byte(line), Options{CSV: CSVOptions{Label: "label"},
+		Images: ImageOptions{Height: 1, Width: 2, Channels: 1}})
+	require.NoError(t, err)
+	require.Equal(t, map[string]Array{
+		"image": {[]int{1, 1, 2, 1}, []uint8{10, 200}},
+		"word":  {[]int{1}, []string{"\xff"}},
+		"y":     {[]int{1}, []int64{1}},
+	}, fieldsOf(t, m))
+	_, err = Parse("d.jsonl", []byte(`{"a": {"b64": "&"}, "label": 1}`), Options{CSV: CSVOptions{Label: "label"}})
+	require.ErrorContains(t, err, `line 1, column "a": found an object, expected a number, text`)
+	m, err = Parse("d.jsonl", []byte(`{"image": {"b64": "iVBORw0KGgo="}}`), Options{Images: ImageOptions{Size: 2}})
+	require.NoError(t, err)
+	for _, err := range m.Batches(Pass{Batch: 1}) {
+		require.ErrorContains(t, err, "sample 0: x: a damaged PNG image")
+	}
 }

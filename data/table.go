@@ -101,6 +101,8 @@ type cell struct {
 	items  []scalar // the values of a list
 	values vector   // nil for the cells of a file of text
 	at     int
+	// encoded is true for a text of bytes, which may be an image.
+	encoded bool
 }
 
 // scalar is a single value.
@@ -459,11 +461,11 @@ func (t *table) nameLabel(c *cell) error {
 	return nil
 }
 
-// isImage reports whether a cell of a typed column is an image to decode, which begins like one, unless the model
-// takes it as text.
+// isImage reports whether a cell of a typed column, or of bytes, is an image to decode, which begins like one, unless
+// the model takes it as text.
 func (t *table) isImage(column int, c cell) bool {
 	text := dtype.For[string]()
-	return t.parts != nil && c.kind == textCell && column != t.label && t.rules[column] == nil &&
+	return (t.parts != nil || c.encoded) && c.kind == textCell && column != t.label && t.rules[column] == nil &&
 		!t.options.takes(t.names[column], text) &&
 		image.IsImage([]byte(c.text[:min(len(c.text), 16)]))
 }

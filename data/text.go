@@ -35,7 +35,11 @@ func Parse(name string, content []byte, o Options) (*InMemory, error) {
 
 // readTextTable reads a table from the content of a file.
 func readTextTable(path string, r io.Reader, o Options, l *limit) (*InMemory, error) {
-	text, err := textReader(l.reader(r))
+	size := 64 << 10
+	if content, ok := r.(*bytes.Reader); ok {
+		size = min(max(content.Len(), 512), size)
+	}
+	text, err := textReader(bufio.NewReaderSize(l.reader(r), size))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, corrupt(err))
 	}
@@ -57,8 +61,7 @@ func plainExt(path string) string {
 }
 
 // textReader skips a byte order mark. Binary files and UTF-16 are errors.
-func textReader(r io.Reader) (io.Reader, error) {
-	b := bufio.NewReaderSize(r, 64<<10)
+func textReader(b *bufio.Reader) (io.Reader, error) {
 	head, err := b.Peek(512)
 	if err != nil && err != io.EOF {
 		return nil, err
