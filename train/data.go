@@ -361,6 +361,8 @@ func (r *reader) labelNames() []string {
 		return []string{""}
 	case r.Label != "":
 		return []string{r.Label}
+	case r.predicts && r.csv.InputsOnly && r.Content != nil: // such as a request, which is parsed once
+		return []string{""}
 	}
 	names := []string{"label", "y", ""}
 	if only := r.only(); only != "" {
