@@ -1,11 +1,8 @@
 package serve
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,12 +13,7 @@ import (
 	"steadyfit/internal/dtype"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-	"steadyfit/train"
 )
-
-// JSON is an input of Predict: objects with the columns or inputs of a sample, one after the other, as in JSON lines,
-// or in an array.
-type JSON []byte
 
 // port is an input or an output of the signature.
 type port struct {
@@ -103,8 +95,7 @@ func formOf(known *sync.Map, t reflect.Type, ports []port, what string) (*form, 
 		names[i] = p.Name
 	}
 	for _, byTag := range []bool{true, false} { // a tag counts more than the name of another field
-		for i := range t.NumField() {
-			field := t.Field(i)
+		for _, field := range reflect.VisibleFields(t) {
 			name, tagged := field.Tag.Lookup("tensor")
 			if tagged != byTag || name == "-" || !tagged && !field.IsExported() {
 				continue
@@ -118,7 +109,7 @@ func formOf(known *sync.Map, t reflect.Type, ports []port, what string) (*form, 
 			}
 			err := tagError(field, at >= 0, known, what, names)
 			if err == nil {
-				f.fields[at], err = newFormField(field, ports[at], what)
+				f.fields[at], err = newFormField(t, field, ports[at], what)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%w: field %s of %v: %w", ErrInput, field.Name, t, err)
@@ -152,8 +143,15 @@ func tagError(field reflect.StructField, found, twice bool, what string, names [
 	return fmt.Errorf("it has the tag %q, and %s", field.Tag.Get("tensor"), why)
 }
 
-func newFormField(field reflect.StructField, p port, what string) (formField, error) {
-	f := formField{kind: p.kind, offset: field.Offset, n: 1}
+func newFormField(t reflect.Type, field reflect.StructField, p port, what string) (formField, error) {
+	f := formField{kind: p.kind, n: 1}
+	for _, i := range field.Index { // through embedded structs
+		if t.Kind() == reflect.Pointer {
+			return f, fmt.Errorf("it is in an embedded %v; embed the struct itself", t)
+		}
+		f.offset += t.Field(i).Offset
+		t = t.Field(i).Type
+	}
 	element := field.Type
 	switch element.Kind() {
 	case reflect.Slice:
@@ -227,17 +225,11 @@ func (v *version) fill(c *call, in, out any) (err error) {
 		if x == nil {
 			return fmt.Errorf("%w: the batch is nil", ErrInput)
 		}
-		if err := v.fillBatch(c, *x); err != nil {
-			return err
-		}
+		err = v.fillBatch(c, *x)
 	case JSON:
-		b, err := v.decode(x, c.adapter)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrInput, err)
-		}
-		if err := v.fillBatch(c, b); err != nil {
-			return err
-		}
+		err = v.fillDecoded(c, x.decode)
+	case *restRequest:
+		err = v.fillDecoded(c, x.decode)
 	default:
 		err = v.fillStructs(c, in)
 	}
@@ -248,6 +240,15 @@ func (v *version) fill(c *call, in, out any) (err error) {
 		return fmt.Errorf("%w: there are no samples", ErrInput)
 	}
 	return v.fillResult(c, out)
+}
+
+// fillDecoded fills in the batch that a function decodes from JSON.
+func (v *version) fillDecoded(c *call, decode func(*version, *session.Adapter) (data.Batch, error)) error {
+	b, err := decode(v, c.adapter)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInput, err)
+	}
+	return v.fillBatch(c, b)
 }
 
 // fillBatch fills in a batch. It can be computed with other calls if its fields are the inputs.
@@ -357,56 +358,6 @@ func (v *version) fillResult(c *call, out any) (err error) {
 	}
 	c.outForm, err = formOf(&v.outForms, t, v.outputs, "output")
 	return err
-}
-
-// decode reads JSON lines as the training of the model or of an adapter has read its data.
-func (v *version) decode(lines JSON, a *session.Adapter) (b data.Batch, err error) {
-	model, text := v.model, joined(lines)
-	if a != nil {
-		model = model.WithRecord(a.Record)
-	}
-	// Without a record, each input has the column of its name.
-	columns := map[string][]string{}
-	for _, p := range v.inputs {
-		if m := model.Metadata; m == nil || len(m.Columns[p.Name]) == 0 {
-			columns[p.Name] = []string{p.Name}
-		}
-	}
-	from := train.Data{Path: "request.jsonl", Content: text, Inputs: columns}
-	ds, err := train.OpenData(model, v.signature.Name, from, "", data.Pass{Batch: 1})
-	if err != nil {
-		return b, err
-	}
-	defer ds.Close()
-	for b, err = range ds.Batches(data.Pass{Batch: ds.Len()}) {
-		b.Keep()
-		break
-	}
-	return b, err
-}
-
-// joined returns JSON with one object in a line: JSON lines, objects over several lines, or an array of objects.
-func joined(text JSON) []byte {
-	lines := []byte{}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	for {
-		var value json.RawMessage
-		switch err := decoder.Decode(&value); {
-		case err == io.EOF:
-			return lines
-		case err != nil: // reading the lines reports it, or takes what Python writes, such as NaN
-			return append([]byte{}, text...)
-		}
-		objects := []json.RawMessage{value}
-		if value[0] == '[' && json.Unmarshal(value, &objects) != nil {
-			return append([]byte{}, text...)
-		}
-		for _, object := range objects {
-			var line bytes.Buffer
-			_ = json.Compact(&line, object) // it was decoded
-			lines = append(append(lines, line.Bytes()...), '\n')
-		}
-	}
 }
 
 // warm computes a sample of zeros.

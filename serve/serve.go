@@ -9,8 +9,8 @@
 //
 //   - a pointer to a struct, which is one sample, or a slice of structs;
 //   - a *data.Batch, whose fields have the names of the inputs, or the names x and y of data files;
-//   - JSON, which is read as in a training: by the names of columns, with the categories, the rules and the scale
-//     that the model records.
+//   - JSON with the inputs, or with columns, which are read as in a training: with the categories, the rules and the
+//     scale that the model records.
 //
 // It writes the predictions to a pointer to a struct, a pointer to a slice of structs, or a *data.Batch. It reuses the
 // memory of slices in them, so slices that are kept must be copied before the next call with the same result.
@@ -18,8 +18,9 @@
 // A field of a struct stands for the input or output that its tag names, as `tensor:"NAME"`, or else for that of its
 // own name in any case; the tag "-" hides a field. `steadyfit inspect` and Predictor.Model list the names. A field is a
 // number, a bool or a string, or a slice or an array of them that has the values of a sample in row-major order. Its
-// type is that of the tensor, such as int64; float32 stands for float16 and bfloat16. A struct has the values that the
-// model takes: only JSON is converted by the categories and the scale of the training.
+// type is that of the tensor, such as int64; float32 stands for float16 and bfloat16. Fields of embedded structs count,
+// too. A struct has the values that the model takes: only columns in JSON are converted by the categories and the scale
+// of the training.
 //
 //	type flower struct {
 //		Sizes []float32 `tensor:"x"`
@@ -43,6 +44,7 @@
 //
 // Refresh, which Options.Every calls regularly, loads the newest version in the folder and then passes new calls to it.
 // A version that cannot be loaded leaves the old one serving. A version is closed once its last call has returned.
+// Promote and Rollback change the newest version.
 //
 // # Adapters
 //
@@ -85,11 +87,15 @@ type Options struct {
 	Delay time.Duration
 	// Every is the time between two calls of Refresh. 0 means that the program calls it.
 	Every time.Duration
+	// Keep is the number of versions that Promote leaves in the folder. 0 means all.
+	Keep int
 	// Session configures TensorFlow and the model. Open sets ReadOnly and Only. On a CPU, it sets CallerRuns, since calls
 	// run beside each other.
 	Session session.Options
 	// Log receives a message for each version that starts or fails. Nil means slog.Default().
 	Log *slog.Logger
+	// Observe, if not nil, is called at the end of each call of Predict with its time and its error, such as for metrics.
+	Observe func(took time.Duration, err error)
 }
 
 // ErrClosed means that the Predictor was closed.
@@ -97,6 +103,9 @@ var ErrClosed = errors.New("the predictor is closed")
 
 // ErrInput means that the samples or the result of a call do not fit the model.
 var ErrInput = errors.New("the call does not fit the model")
+
+// ErrNoVersion means that there is no version before the one that serves.
+var ErrNoVersion = errors.New("there is no version before")
 
 // Predictor computes the predictions of a model. Its methods may be called by several goroutines.
 type Predictor struct {
@@ -124,7 +133,7 @@ func Open(ctx context.Context, dir string, o Options) (*Predictor, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	p := &Predictor{dir: dir, o: o, free: o.Parallel, failed: map[int64]string{}, stop: func() {}}
+	p := &Predictor{dir: dir, o: o, free: o.Parallel, failed: map[int64]string{}}
 	if err := p.Refresh(ctx); err != nil && p.current == nil {
 		return nil, err
 	} else if err != nil {
@@ -140,7 +149,9 @@ func Open(ctx context.Context, dir string, o Options) (*Predictor, error) {
 
 // Close waits for the calls that have begun and closes the model. Later calls are ErrClosed.
 func (p *Predictor) Close() error {
-	p.stop()
+	if p.stop != nil {
+		p.stop()
+	}
 	p.follower.Wait()
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
@@ -186,7 +197,11 @@ func (p *Predictor) Predict(ctx context.Context, in, out any) error {
 
 // PredictWith is Predict with the weights of an adapter of Model; nil stands for the model's own. It needs
 // Options.Parallel 1, because all runs share the weights.
-func (p *Predictor) PredictWith(ctx context.Context, a *session.Adapter, in, out any) error {
+func (p *Predictor) PredictWith(ctx context.Context, a *session.Adapter, in, out any) (err error) {
+	if p.o.Observe != nil {
+		began := time.Now()
+		defer func() { p.o.Observe(time.Since(began), err) }()
+	}
 	if a != nil && p.o.Parallel > 1 {
 		return option.Errorf("predict: an adapter needs {Options.Parallel} 1, and it is %d", p.o.Parallel)
 	}
@@ -202,7 +217,7 @@ func (p *Predictor) PredictWith(ctx context.Context, a *session.Adapter, in, out
 	}
 	defer p.end(c)
 	c.adapter = a
-	err := c.version.fill(c, in, out)
+	err = c.version.fill(c, in, out)
 	if err == nil {
 		err = context.Cause(ctx) // decoding JSON may take longer than the caller waits
 	}

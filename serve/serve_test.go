@@ -468,6 +468,47 @@ func TestVersionThatIsBeingCopied(t *testing.T) {
 	assert.EqualValues(t, 2, answers[one.Probabilities[0]])
 }
 
+// A model that cannot be loaded is moved back. Promote removes the oldest versions, and Rollback goes back to one.
+func TestPromoteAndRollback(t *testing.T) {
+	_, images := digits(t)
+	dir, answers := versions(t, 3, images[0])
+	hidden := t.TempDir()
+	for _, version := range []string{"2", "3"} {
+		require.NoError(t, os.Rename(filepath.Join(dir, version), filepath.Join(hidden, version)))
+	}
+	var calls, failed int
+	p := open(t, dir, Options{Keep: 2, Observe: func(took time.Duration, err error) {
+		calls++
+		if assert.Positive(t, took); err != nil {
+			failed++
+		}
+	}})
+	serves := func(number, of int64) {
+		t.Helper()
+		assert.Equal(t, number, p.Version())
+		var one answer
+		require.NoError(t, p.Predict(t.Context(), &images[0], &one))
+		assert.Equal(t, of, answers[one.Probabilities[0]])
+	}
+	require.NoError(t, p.Promote(t.Context(), filepath.Join(hidden, "2"), 2))
+	serves(2, 2)
+	damaged := filepath.Join(hidden, "damaged")
+	require.NoError(t, os.Mkdir(damaged, 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(damaged, "saved_model.pb"), []byte("damaged"), 0o666))
+	require.ErrorIs(t, p.Promote(t.Context(), damaged, 3), savedmodels.ErrNotSavedModel)
+	assert.DirExists(t, damaged)
+	require.ErrorContains(t, p.Promote(t.Context(), filepath.Join(hidden, "3"), 2), "expected a number above 2, which serves, got 2")
+	serves(2, 2)
+	require.NoError(t, p.Promote(t.Context(), filepath.Join(hidden, "3"), 7))
+	serves(7, 3)
+	assert.NoDirExists(t, filepath.Join(dir, "1"))
+	require.NoError(t, p.Rollback(t.Context(), filepath.Join(hidden, "7")))
+	serves(2, 2)
+	require.ErrorIs(t, p.Rollback(t.Context(), filepath.Join(hidden, "8")), ErrNoVersion)
+	require.ErrorIs(t, p.Predict(t.Context(), images[0], new(answer)), ErrInput)
+	assert.Equal(t, []int{5, 1}, []int{calls, failed})
+}
+
 func TestFollowsAFolder(t *testing.T) {
 	_, images := digits(t)
 	dir, answers := versions(t, 2, images[0])

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -77,6 +78,10 @@ func (p *Predictor) follow(ctx context.Context) {
 func (p *Predictor) Refresh(ctx context.Context) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
+	return p.refresh(ctx)
+}
+
+func (p *Predictor) refresh(ctx context.Context) error {
 	p.mu.Lock()
 	current, closed := p.current, p.closed
 	p.mu.Unlock()
@@ -112,6 +117,47 @@ func (p *Predictor) Refresh(ctx context.Context) error {
 		p.failed[v.Number] = files
 	}
 	return errors.Join(errs...)
+}
+
+// Promote moves a SavedModel into the folder of versions, as a number above all others, and passes new calls to it. If
+// the model cannot be loaded, Promote moves it back. It then removes the oldest versions (Options.Keep).
+func (p *Predictor) Promote(ctx context.Context, model string, number int64) error {
+	if now := p.Version(); number <= now {
+		return fmt.Errorf("promote: expected a number above %d, which serves, got %d", now, number)
+	}
+	if err := p.move(ctx, model, filepath.Join(p.dir, strconv.FormatInt(number, 10))); err != nil {
+		return err
+	}
+	found, err := savedmodels.Versions(p.dir)
+	for ; p.o.Keep > 0 && len(found) > p.o.Keep; found = found[1:] {
+		err = errors.Join(err, os.RemoveAll(found[0].Path))
+	}
+	return err
+}
+
+// Rollback moves the version with the largest number to a folder that does not exist yet, and passes new calls to the
+// version before it. If there is none, the error is ErrNoVersion.
+func (p *Predictor) Rollback(ctx context.Context, to string) error {
+	found, err := savedmodels.Versions(p.dir)
+	if err == nil && len(found) < 2 {
+		err = fmt.Errorf("rollback: %s: %w", p.dir, ErrNoVersion)
+	}
+	if err != nil {
+		return err
+	}
+	return p.move(ctx, found[len(found)-1].Path, to)
+}
+
+func (p *Predictor) move(ctx context.Context, from, to string) error {
+	p.refreshing.Lock()
+	defer p.refreshing.Unlock()
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	if err := p.refresh(ctx); err != nil {
+		return errors.Join(err, os.Rename(to, from))
+	}
+	return nil
 }
 
 // stateOf describes the files of a folder. It changes if one of them is written.

@@ -1,0 +1,205 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/data"
+	"steadyfit/internal/dtype"
+	"steadyfit/savedmodels"
+)
+
+func post(body string) *http.Request {
+	return httptest.NewRequest(http.MethodPost, "/v1/models/m:predict", strings.NewReader(body))
+}
+
+// REST answers as TensorFlow Serving does: rows or columns, bare values for a single input or output, and objects for
+// several.
+func TestREST(t *testing.T) {
+	one := open(t, filepath.Join("..", "savedmodels", "testdata", "keras"), Options{Batch: 4})
+	var y []struct{ Y float32 }
+	require.NoError(t, one.Predict(t.Context(), []struct{ X [3]float32 }{{[3]float32{1, 2, 3}}, {[3]float32{4, 5, 6}}}, &y))
+	rows, err := json.Marshal([][]float32{{y[0].Y}, {y[1].Y}})
+	require.NoError(t, err)
+	for body, key := range map[string]string{
+		`{"instances": [[1, 2, 3], [4, 5, 6.0]]}`:                                 "predictions",
+		`{"instances": [{"x": [1, 2, 3]}, {"x": [4, 5, 6]}]}`:                     "predictions",
+		`{"signature_name": "serving_default", "inputs": [[1, 2, 3], [4, 5, 6]]}`: "outputs",
+		`{"inputs": {"x": [[1, 2, 3], [4, 5, 6]]}}`:                               "outputs",
+	} {
+		answer, err := one.answer(post(body))
+		require.NoError(t, err, body)
+		assert.Equal(t, fmt.Sprintf(`{%q:%s}`, key, rows), string(answer), body)
+	}
+
+	model, images := digits(t)
+	several := open(t, model.Dir, Options{})
+	body, err := json.Marshal(map[string]any{"signature_name": "predict", "instances": [][]float32{images[0].Pixels, images[1].Pixels}})
+	require.NoError(t, err)
+	answer, err := several.answer(post(string(body)))
+	require.NoError(t, err)
+	var byRow struct {
+		Predictions []struct {
+			Class         int64
+			Logits        []float32
+			Probabilities [10]float32
+		}
+	}
+	require.NoError(t, json.Unmarshal(answer, &byRow))
+	want := expected(t, model, images[:2])
+	require.Len(t, byRow.Predictions, 2)
+	assert.Equal(t, want[1], byRow.Predictions[1].Probabilities)
+	body, err = json.Marshal(map[string]any{"inputs": map[string]any{"x": [][]float32{images[0].Pixels, images[1].Pixels}}})
+	require.NoError(t, err)
+	answer, err = several.answer(post(string(body)))
+	require.NoError(t, err)
+	var byColumn struct {
+		Outputs struct {
+			Class         []int64
+			Probabilities [][10]float32
+		}
+	}
+	require.NoError(t, json.Unmarshal(answer, &byColumn))
+	assert.Equal(t, want, byColumn.Outputs.Probabilities)
+	assert.Equal(t, byRow.Predictions[0].Class, byColumn.Outputs.Class[0])
+}
+
+func TestErrorsOfREST(t *testing.T) {
+	p := open(t, filepath.Join("..", "savedmodels", "testdata", "keras"), Options{})
+	for body, says := range map[string]string{
+		``:                 "expected a JSON object with instances or inputs",
+		`{"instances": 1}`: "expected a JSON object with instances or inputs",
+		`{}`:               `expected either "instances" or "inputs"`,
+		`{"inputs": [[1,2,3]], "instances": [[1]]}`:        `expected either "instances" or "inputs"`,
+		`{"instances": []}`:                                "instances is empty",
+		`{"instances": [[1,2,3], [1,2]]}`:                  "sample 1, input x: its shape is [2], and that of sample 0 is [3]",
+		`{"instances": [[1,[2],3]]}`:                       "sample 0, input x: nested arrays must have equal lengths",
+		`{"instances": [[[1,2],[3]]]}`:                     "sample 0, input x: nested arrays must have equal lengths",
+		`{"instances": [[1,2,null]]}`:                      "sample 0, input x: found null",
+		`{"instances": [[1,2,"a"]]}`:                       "input x: found string, expected float32",
+		`{"instances": [[1,2,1e39]]}`:                      "input x: found number 1e39, expected float32",
+		`{"instances": [[1,2]]}`:                           "expected samples of shape [3], got samples of shape [2]",
+		`{"instances": [{"x": [1,2,3]}, {"y": [1]}]}`:      "sample 1 lacks the input x",
+		`{"instances": [{"b64": "AAAA"}]}`:                 "input x",
+		`{"inputs": {"z": 1}}`:                             "lacks the input x",
+		`{"inputs": [[1,2,3]], "signature_name": "train"}`: `the signature "train" is not served; expected "serving_default", or none`,
+	} {
+		_, err := p.answer(post(body))
+		require.ErrorIs(t, err, ErrInput, body)
+		require.ErrorContains(t, err, says, body)
+		assert.NotContains(t, err.Error(), "line", body)
+	}
+}
+
+// Texts and bytes are texts or base64, and whole floats have a decimal point.
+func TestRESTOfTexts(t *testing.T) {
+	text := func(name string) port {
+		return port{Tensor: savedmodels.Tensor{Name: name}, kind: dtype.For[string](), rows: true}
+	}
+	v := &version{inputs: []port{text("x")}, signature: &savedmodels.Signature{}}
+	v.model = &savedmodels.Model{}
+	for _, body := range []string{`{"instances": ["a\"]", {"b64": "/w=="}]}`, `{"inputs": ["a\"]", {"b64": "/w=="}]}`,
+		`{"instances": [{"x": "a\"]"}, {"x": {"b64": "/w=="}}]}`} {
+		var in restRequest
+		require.NoError(t, json.Unmarshal([]byte(body), &in))
+		b, err := in.decode(v, nil)
+		require.NoError(t, err)
+		assert.Equal(t, data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: []string{`a"]`, "\xff"}}}}}, b)
+	}
+	out := data.Batch{Size: 2, Fields: []data.Field{
+		{Name: "a_bytes", Array: data.Array{Shape: []int{2}, Values: []string{"\xff", ""}}},
+		{Name: "b", Array: data.Array{Shape: []int{2, 1}, Values: []string{`"`, "é"}}},
+		{Name: "c", Array: data.Array{Shape: []int{2, 2}, Values: []float64{1, math.Inf(-1), 1e9, 0.5}}},
+		{Name: "d", Array: data.Array{Shape: []int{2}, Values: []bool{true, false}}},
+	}}
+	rows, err := (&restRequest{}).answer(&out)
+	require.NoError(t, err)
+	assert.Equal(t, `{"predictions":[{"a_bytes":{"b64":"/w=="},"b":["\""],"c":[1.0,-Infinity],"d":true},`+
+		`{"a_bytes":{"b64":""},"b":["é"],"c":[1e+09,0.5],"d":false}]}`, string(rows))
+	columns, err := (&restRequest{Inputs: []byte("[]")}).answer(&out)
+	require.NoError(t, err)
+	assert.Equal(t, `{"outputs":{"a_bytes":[{"b64":"/w=="},{"b64":""}],"b":[["\""],["é"]],"c":[[1.0,-Infinity],[1e+09,0.5]],"d":[true,false]}}`,
+		string(columns))
+	out.Fields = append(out.Fields, data.Field{Name: "mean", Array: data.Array{Values: []float32{1}}})
+	_, err = (&restRequest{}).answer(&out)
+	require.ErrorContains(t, err, `output mean has the shape [], and not one row for each of 2 instances; send "inputs"`)
+}
+
+// Fields of embedded structs are fields of the struct.
+func TestEmbeddedStructs(t *testing.T) {
+	model, images := digits(t)
+	p := open(t, model.Dir, Options{})
+	in := struct {
+		Name string
+		digit
+	}{"", images[3]}
+	var out struct {
+		Text string
+		answer
+	}
+	require.NoError(t, p.Predict(t.Context(), &in, &out))
+	assert.Equal(t, expected(t, model, images[3:4])[0], out.Probabilities)
+	assert.Empty(t, out.Text)
+	err := p.Predict(t.Context(), &struct{ *digit }{&images[3]}, &out)
+	require.ErrorContains(t, err, "it is in an embedded *serve.digit; embed the struct itself")
+}
+
+// Handler has the paths, the status codes and the errors of TensorFlow Serving.
+func TestHandler(t *testing.T) {
+	p := open(t, filepath.Join("..", "savedmodels", "testdata", "keras"), Options{})
+	handler := http.MaxBytesHandler(p.Handler("m"), 100)
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		answer             string
+	}{
+		{"POST", "/v1/models/m:predict", `{"instances": []}`, 400, `{"error":"predict: the call does not fit the model: instances is empty"}`},
+		{"POST", "/v1/models/m:predict", strings.Repeat(" ", 101), 413, `{"error":"http: request body too large"}`},
+		{"GET", "/v1/models/m", "", 200, `{"model_version_status":[{"version":"0","state":"AVAILABLE","status":{"error_code":"OK","error_message":""}}]}`},
+		{"POST", "/v1/models/m/versions/1:predict", "", 404, `{"error":"POST /v1/models/m/versions/1:predict is not served; expected POST /v1/models/m:predict or GET /v1/models/m"}`},
+		{"GET", "/v1/models/other", "", 404, `{"error":"GET /v1/models/other is not served; expected POST /v1/models/m:predict or GET /v1/models/m"}`},
+	} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
+		assert.Equal(t, c.code, w.Code, c.path)
+		assert.Equal(t, c.answer, strings.TrimSpace(w.Body.String()), c.path)
+		assert.Equal(t, "application/json", w.Header().Get("Content-Type"))
+	}
+}
+
+func TestCloseOfNothing(t *testing.T) { require.NoError(t, new(Predictor).Close()) }
+
+// BenchmarkJSON compares a sample in a struct with one in JSON.
+func BenchmarkJSON(b *testing.B) {
+	model, images := digits(b)
+	p := open(b, model.Dir, Options{Parallel: 1})
+	pixels, err := json.Marshal(images[0].Pixels)
+	require.NoError(b, err)
+	for name, call := range map[string]func() error{
+		"struct": func() error { return p.Predict(context.Background(), &images[0], new(answer)) },
+		"json":   func() error { return p.Predict(context.Background(), JSON(`{"x":`+string(pixels)+`}`), new(answer)) },
+		"rest": func() error {
+			_, err := p.answer(post(`{"instances":[` + string(pixels) + `]}`))
+			return err
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := call(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
