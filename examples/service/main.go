@@ -1,155 +1,399 @@
-// Command service fine-tunes one model after the other, for days, in one supervised process.
+// Command service serves a model, and fine-tunes it on data that its clients upload (docs/tutorial/service.md).
 //
-// A job is a file DIR/queue/NAME.json: a train.Config as JSON. By default it is autotuned and has
-// a memory budget of 4 GiB. Its trained model is DIR/models/NAME. A worker that crashes or hangs
-// is restarted, and resumes its job from the last checkpoint. The exit code is 1 if memory grows
-// from job to job. docs/tutorial/service.md has a queue to try it with.
+//	POST   /v1/models/NAME:predict   predictions, as in TensorFlow Serving's REST API
+//	GET    /v1/models/NAME           the version that serves, as in TensorFlow Serving's REST API
+//	POST   /v1/models/NAME:rollback  removes the newest version, so that the one before it serves
+//	POST   /jobs?epochs=N&batch=N    fine-tunes on a table: the body, or the file "data" of a form
+//	GET    /jobs/ID                  the state of a job
+//	GET    /jobs/ID/events           its epochs and its end as server-sent events
+//	DELETE /jobs/ID                  cancels a job, and removes its files
+//	GET    /metrics                  figures for Prometheus
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
+	"maps"
+	"math"
+	"net"
+	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"steadyfit/fit"
 	"steadyfit/memory"
-	"steadyfit/session"
+	"steadyfit/serve"
 	"steadyfit/supervise"
-	"steadyfit/tfbind"
 	"steadyfit/train"
 )
 
+const (
+	maxBody = 64 << 20 // bytes of a request
+	keep    = 20       // versions, and jobs that wait
+)
+
 func main() {
-	train.Init(nil) // processes that measure for Autotune
-	supervise.Init(map[string]supervise.Task{"work": func(ctx context.Context, w *supervise.Worker, spec []byte) (any,
-		error) {
-		var dir string
-		if err := json.Unmarshal(spec, &dir); err != nil {
-			return nil, err
-		}
-		return nil, service{dir}.work(ctx, w)
-	}})
-	dir := flag.String("dir", "service", "folder of the service")
+	supervise.Init(map[string]supervise.Task{"job": fineTune})
+	s := &service{queue: make(chan *job, keep+1), metrics: map[string]float64{}}
+	listen := flag.String("listen", "127.0.0.1:8501", "address to listen on")
+	flag.StringVar(&s.name, "name", "model", "name of the model")
+	flag.StringVar(&s.models, "models", "models", "folder of the versions of the model")
+	flag.StringVar(&s.dir, "jobs", "jobs", "folder of the jobs, on the file system of the versions")
+	flag.StringVar(&s.holdout, "holdout", "", "held-out data; by default a fifth of the data of each job")
+	flag.Int64Var((*int64)(&s.budget), "budget", int64(4*memory.GiB), "bytes of memory for a job")
 	flag.Parse()
-	err := service{*dir}.run()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "service:", err)
-	}
-	os.Exit(supervise.ExitCode(err))
-}
-
-type service struct{ dir string }
-
-func (s service) path(folder, name string) string { return filepath.Join(s.dir, folder, name) }
-
-func (s service) jobs(folder string) (names []string) {
-	paths, _ := filepath.Glob(s.path(folder, "*.json")) // the pattern is valid
-	for _, path := range paths {
-		names = append(names, strings.TrimSuffix(filepath.Base(path), ".json"))
-	}
-	return names
-}
-
-// run supervises workers until no job is left. A job that crashes three workers has failed.
-func (s service) run() error {
-	for _, folder := range []string{"queue", "running", "models", "done", "failed"} {
-		if err := os.MkdirAll(s.path(folder, ""), 0o777); err != nil {
-			return err
-		}
-	}
-	for {
-		options := supervise.Options{Deadline: 5 * time.Minute, Restarts: 2, Log: slog.Default()}
-		err := supervise.Run(context.Background(), options, "work", s.dir)
-		names, failed := s.jobs("queue"), new(supervise.Error)
-		if !errors.As(err, &failed) || len(failed.Crashes) == 0 || len(names) == 0 {
-			return err
-		}
-		if err := s.finish(names[0], failed); err != nil {
-			return err
-		}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := s.run(ctx, *listen)
+	if stop(); err != nil {
+		log.Fatal(err)
 	}
 }
 
-// work runs all jobs in a child process, and judges the memory after the jobs.
-func (s service) work(ctx context.Context, worker *supervise.Worker) error {
-	var after memory.Series
-	for names := s.jobs("queue"); len(names) > 0; names = s.jobs("queue") {
-		err := s.train(ctx, worker, names[0])
-		if endsService(err) {
-			return fmt.Errorf("job %s: %w", names[0], err)
-		}
-		tfbind.TrimMalloc()
-		usage, readErr := memory.Read()
-		if err := errors.Join(s.finish(names[0], err), readErr); err != nil {
-			return err
-		}
-		after.Append(&memory.Sample{Step: after.Total() + 1,
-			Values: []memory.Value{{Layer: memory.Anon, Reading: usage.Anon}}})
-	}
-	return s.outcome(&after)
+type service struct {
+	name, models, dir, holdout string
+	budget                     memory.Bytes
+	predictor                  *serve.Predictor
+	ending                     <-chan struct{} // closed when the service ends
+	queue                      chan *job       // the jobs that wait
+
+	mu      sync.Mutex // protects:
+	jobs    []*job     // all jobs, oldest first, and their content
+	metrics map[string]float64
 }
 
-func (s service) train(ctx context.Context, worker *supervise.Worker, name string) error {
-	c := train.Config{
-		Shuffle: true, Prefetch: -1, Checkpoints: train.Checkpoints{EverySteps: 20, Keep: 1},
-		Autotune: train.Autotune{Mode: train.On}, Budget: train.Budget{Limit: 4 * memory.GiB},
+// run serves until ctx ends. Then it completes its requests, and the job that runs writes a checkpoint.
+func (s *service) run(ctx context.Context, listen string) (err error) {
+	if err = s.load(); err != nil {
+		return err
 	}
-	text, err := os.ReadFile(s.path("queue", name+".json"))
-	if err == nil {
-		err = json.Unmarshal(text, &c)
+	o := serve.Options{Batch: 32, Every: 10 * time.Second, Keep: keep, Observe: s.observe}
+	if s.predictor, err = serve.Open(ctx, s.models, o); err != nil {
+		return err
 	}
+	defer s.predictor.Close()
+	listener, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
 	}
-	c.Checkpoints.Folder, c.Resume, c.Out, c.Worker, c.Loop.Log = s.path("running", name), true, s.path("models", name),
-		worker, slog.Default()
-	before := int64(len(s.jobs("done"))+len(s.jobs("failed"))) << 32 // so steps increase from job to job
-	c.Loop.Alive = func(step int64) { worker.Alive(step + before*min(step, 1)) }
-	result, err := train.Run(ctx, c)
-	if err == nil {
-		fmt.Printf("job %s: %v\n", name, result.History.Final())
+	slog.Info("listening", "address", listener.Addr().String())
+	ctx, stop := context.WithCancel(ctx)
+	s.ending = ctx.Done()
+	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 5 * time.Minute}
+	var group sync.WaitGroup
+	group.Go(func() { s.work(ctx) })
+	group.Go(func() {
+		defer stop()
+		err = server.Serve(listener)
+	})
+	<-ctx.Done()
+	_ = server.Shutdown(context.WithoutCancel(ctx)) // closing the listener may fail
+	if group.Wait(); errors.Is(err, http.ErrServerClosed) {
+		return nil
 	}
 	return err
 }
 
-// endsService reports whether the worker has to end because an error is not due to the job.
-func endsService(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, supervise.ErrRestart) ||
-		errors.Is(err, supervise.ErrRetry) ||
-		errors.Is(err, fit.ErrLocked) || errors.As(err, new(*fit.WriteError)) || errors.As(err, new(*session.SaveError))
+func (s *service) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", s.predictor.Handler(s.name))
+	mux.HandleFunc("GET /jobs/{id}/events", s.events)
+	mux.HandleFunc("GET /metrics", s.writeMetrics)
+	for pattern, answer := range map[string]func(*http.Request) (any, error){
+		"POST /v1/models/" + s.name + ":rollback": s.rollback,
+		"POST /jobs": s.addJob, "GET /jobs/{id}": s.showJob, "DELETE /jobs/{id}": s.removeJob,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			object, err := answer(r)
+			w.Header().Set("Content-Type", "application/json")
+			if err != nil {
+				code := status(http.StatusInternalServerError)
+				_ = errors.As(err, &code)
+				w.WriteHeader(int(code))
+				object = map[string]string{"error": err.Error()}
+			}
+			_ = json.NewEncoder(w).Encode(object) // an error means that the client is gone
+		})
+	}
+	return http.MaxBytesHandler(mux, maxBody)
 }
 
-// finish takes a job out of the queue. It first removes the job's checkpoints, since another
-// job with that name would resume from them.
-func (s service) finish(name string, failure error) error {
-	to, err := "done", os.RemoveAll(s.path("running", name))
-	if failure != nil && err == nil {
-		to = "failed"
-		fmt.Printf("job %s failed: %v\n", name, failure)
-		err = os.WriteFile(s.path(to, name+".txt"), []byte(failure.Error()+"\n"), 0o666)
+// status is an error with a status code.
+type status int
+
+func (s status) Error() string { return http.StatusText(int(s)) }
+
+// rollback moves the newest version to the folder of the jobs.
+func (s *service) rollback(r *http.Request) (any, error) {
+	err := s.predictor.Rollback(r.Context(), filepath.Join(s.dir, fmt.Sprint("version-", s.predictor.Version())))
+	if errors.Is(err, serve.ErrNoVersion) {
+		err = fmt.Errorf("%w: %w", status(http.StatusConflict), err)
+	}
+	return map[string]int64{"version": s.predictor.Version()}, err
+}
+
+// observe counts a prediction.
+func (s *service) observe(took time.Duration, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, most := range []float64{0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, math.Inf(1)} {
+		if took.Seconds() <= most {
+			s.metrics[fmt.Sprintf("prediction_seconds_bucket{le=\"%g\"}", most)]++
+		}
+	}
+	s.metrics["prediction_seconds_count"]++
+	s.metrics["prediction_seconds_sum"] += took.Seconds()
+	if err != nil {
+		s.metrics["prediction_errors_total"]++
+	}
+}
+
+func (s *service) writeMetrics(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	found := maps.Clone(s.metrics)
+	s.mu.Unlock()
+	found["model_version"] = float64(s.predictor.Version())
+	usage, _ := memory.Read() // an error means that all amounts are 0
+	for layer, r := range map[string]memory.Reading{"rss": usage.RSS, "anon": usage.Anon, "file": usage.File} {
+		found[fmt.Sprintf("memory_bytes{layer=%q}", layer)] = float64(r.Bytes)
+	}
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		fmt.Fprintf(w, "service_%s %.15g\n", name, found[name])
+	}
+}
+
+// job fine-tunes the version Base. Its model becomes the version ID if its loss on held-out data is lower.
+type job struct {
+	ID      int64      `json:"id"`
+	State   string     `json:"state"` // queued, running, promoted, refused, failed or cancelled
+	Error   string     `json:"error,omitempty"`
+	File    string     `json:"file"`
+	Epochs  int        `json:"epochs"`
+	Batch   int        `json:"batch"`
+	Base    int64      `json:"base,omitempty"`
+	Losses  [2]float64 `json:"losses"` // of the version Base and of the new model
+	cancel  context.CancelFunc
+	history []byte // once the job has ended
+}
+
+func (s *service) path(j *job, file string) string {
+	return filepath.Join(s.dir, strconv.FormatInt(j.ID, 10), file)
+}
+
+// load finds the jobs that an earlier process has not completed.
+func (s *service) load() error {
+	files, _ := filepath.Glob(filepath.Join(s.dir, "*", "job.json")) // the pattern is valid
+	for _, file := range files {
+		j := &job{}
+		text, err := os.ReadFile(file)
+		if err = cmp.Or(err, json.Unmarshal(text, j)); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		s.jobs = append(s.jobs, j)
+		s.queue <- j
+	}
+	return os.MkdirAll(s.dir, 0o777)
+}
+
+// find returns the job of a request. The caller has locked mu.
+func (s *service) find(r *http.Request) (*job, error) {
+	i := slices.IndexFunc(s.jobs, func(j *job) bool { return strconv.FormatInt(j.ID, 10) == r.PathValue("id") })
+	if i < 0 {
+		return &job{}, fmt.Errorf("%w: job %s", status(http.StatusNotFound), r.PathValue("id"))
+	}
+	return s.jobs[i], nil
+}
+
+func (s *service) showJob(r *http.Request) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	j, err := s.find(r)
+	return *j, err
+}
+
+// addJob adds a job for the data in the body, or in the file "data" of a form.
+func (s *service) addJob(r *http.Request) (any, error) {
+	j := &job{State: "queued", File: "data.csv"}
+	numbers := cmp.Or(r.URL.Query().Get("epochs"), "5") + " " + cmp.Or(r.URL.Query().Get("batch"), "32")
+	if _, err := fmt.Sscan(numbers, &j.Epochs, &j.Batch); err != nil || min(j.Epochs, j.Batch) < 1 {
+		return nil, fmt.Errorf("%w: expected numbers of at least 1 for epochs and batch", status(http.StatusBadRequest))
+	}
+	body := r.Body
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data") {
+		file, header, err := r.FormFile("data")
+		if err != nil {
+			return nil, fmt.Errorf("%w: file data of the form: %w", status(http.StatusBadRequest), err)
+		}
+		body, j.File = file, "data"+filepath.Ext(header.Filename)
+	}
+	content, err := io.ReadAll(body)
+	if err = errors.Join(err, body.Close()); err != nil {
+		return nil, fmt.Errorf("%w: %w", status(http.StatusRequestEntityTooLarge), err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) == keep {
+		return nil, fmt.Errorf("%w: %d jobs wait", status(http.StatusServiceUnavailable), keep)
+	}
+	j.ID = time.Now().UnixMicro() // larger than those of earlier jobs
+	text, err := json.Marshal(j)
+	if err = cmp.Or(err, os.MkdirAll(s.path(j, ""), 0o777), os.WriteFile(s.path(j, j.File), content, 0o666),
+		os.WriteFile(s.path(j, "job.json"), text, 0o666)); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.path(j, "")))
+	}
+	s.jobs = append(s.jobs[max(len(s.jobs)-2*keep, 0):], j) // without the oldest one, which has ended
+	s.queue <- j
+	return *j, nil
+}
+
+// removeJob cancels a job. The process of a job that runs ends soon.
+func (s *service) removeJob(r *http.Request) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	j, err := s.find(r)
+	switch j.State {
+	case "running":
+		j.cancel()
+	case "queued":
+		j.State = "cancelled"
+		err = os.RemoveAll(s.path(j, ""))
+	}
+	return *j, err
+}
+
+// events sends the epochs of a job, whose numbers are the lines of its history, and its end.
+func (s *service) events(w http.ResponseWriter, r *http.Request) {
+	sent, _ := strconv.Atoi(r.Header.Get("Last-Event-ID"))
+	for w.Header().Set("Content-Type", "text/event-stream"); ; {
+		found, err := s.showJob(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		j := found.(job)
+		history, _ := os.ReadFile(s.path(&j, "history.jsonl")) // there is none before the first epoch
+		lines := bytes.Split(append(history, j.history...), []byte("\n"))
+		for ; sent < len(lines)-1; sent++ { // the last one is empty, or not complete
+			fmt.Fprintf(w, "id: %d\nevent: epoch\ndata: %s\n\n", sent+1, lines[sent])
+		}
+		if j.State != "queued" && j.State != "running" {
+			text, _ := json.Marshal(j) // its numbers are finite
+			fmt.Fprintf(w, "id: %d\nevent: end\ndata: %s\n\n", len(lines), text)
+			return
+		}
+		_ = http.NewResponseController(w).Flush() // an error means that the client is gone
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-r.Context().Done():
+			return
+		case <-s.ending:
+			return
+		}
+	}
+}
+
+// work runs the jobs, one after the other, until ctx ends.
+func (s *service) work(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case j := <-s.queue:
+			s.do(ctx, j)
+		case <-ctx.Done():
+		}
+	}
+}
+
+// do runs a job, unless it was cancelled.
+func (s *service) do(ctx context.Context, j *job) {
+	of, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.mu.Lock()
+	if j.State != "queued" {
+		s.mu.Unlock()
+		return
+	}
+	j.State, j.Base, j.cancel = "running", s.predictor.Version(), cancel
+	now := *j
+	s.mu.Unlock()
+	if s.train(of, &now); ctx.Err() != nil {
+		return // the next process continues with the job
+	}
+	now.history, _ = os.ReadFile(s.path(j, "history.jsonl")) // there may be none
+	_ = os.RemoveAll(s.path(j, ""))                          // what cannot be removed stays
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.metrics["jobs_total{state=\""+now.State+"\"}"]++
+	*j = now
+}
+
+// task is what a child process needs of a job.
+type task struct {
+	Data, Model, Holdout string
+	Epochs, Batch        int
+	Budget               memory.Bytes
+}
+
+// train trains in a child process, and promotes the model if it is better.
+func (s *service) train(ctx context.Context, j *job) {
+	o := supervise.Options{Deadline: 5 * time.Minute, Result: &j.Losses, Log: slog.Default()}
+	base := filepath.Join(s.models, strconv.FormatInt(j.Base, 10))
+	err := supervise.Run(ctx, o, "job", task{s.path(j, j.File), base, s.holdout, j.Epochs, j.Batch, s.budget})
+	switch j.State = "promoted"; {
+	case ctx.Err() != nil:
+		j.State = "cancelled"
+	case err == nil && j.Losses[1] >= j.Losses[0]:
+		j.State = "refused"
+	case err == nil && s.predictor.Version() != j.Base:
+		err = fmt.Errorf("version %d does not serve any more; add the job again", j.Base)
+	case err == nil:
+		err = s.predictor.Promote(ctx, s.path(j, "model"), j.ID)
+	}
+	if err != nil && ctx.Err() == nil {
+		j.State, j.Error = "failed", strings.ReplaceAll(err.Error(), s.path(j, "")+"/", "")
+	}
+}
+
+// fineTune is the task of a child process. It returns the losses of the model before and after the training.
+func fineTune(ctx context.Context, w *supervise.Worker, spec []byte) (any, error) {
+	var t task
+	if err := json.Unmarshal(spec, &t); err != nil {
+		return nil, err
+	}
+	path := func(name string) string { return filepath.Join(filepath.Dir(t.Data), name) }
+	c := train.Config{
+		Model: t.Model, Data: train.Data{Path: t.Data}, Validation: t.Holdout, Shuffle: true, Out: path("model"),
+		Loop:        fit.Loop{Epochs: t.Epochs, Batch: t.Batch, Log: slog.Default()},
+		Checkpoints: train.Checkpoints{Folder: path("checkpoints"), Keep: 1}, Resume: true,
+		Budget: train.Budget{Limit: t.Budget}, Worker: w,
+	}
+	if c.Loop.Hook(fit.HistoryFile(path("history.jsonl"))); t.Holdout == "" {
+		c.ValidationFraction = 0.2
+	}
+	before, err := train.Evaluate(ctx, c)
+	if err == nil {
+		_, err = train.Run(ctx, c)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return os.Rename(s.path("queue", name+".json"), s.path(to, name+".json"))
-}
-
-// outcome prints the number of jobs and the verdict on the memory, and returns the final error.
-func (s service) outcome(after *memory.Series) error {
-	failed, verdict := len(s.jobs("failed")), after.Judge(memory.Criteria{Budget: 32 * memory.KiB})
-	fmt.Printf("jobs done: %d, failed: %d\n%v\n", len(s.jobs("done")), failed, verdict)
-	switch {
-	case verdict.Kind == memory.Leak:
-		return errors.New("memory grows from job to job")
-	case failed > 0:
-		return fmt.Errorf("%d jobs failed; see %s", failed, s.path("failed", ""))
+	c.Model = c.Out
+	after, err := train.Evaluate(ctx, c)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	return [2]float64{before[0].Value, after[0].Value}, nil
 }

@@ -1,12 +1,24 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
 	"fmt"
+	"io"
+	"math"
+	"mime/multipart"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -14,8 +26,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/memory"
+	"steadyfit/savedmodels"
 )
 
 // serviceEnv makes the test binary run the program.
@@ -29,210 +43,460 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func serve(t *testing.T, dir string, args ...string) (cmd *exec.Cmd, output *bytes.Buffer) {
-	t.Helper()
-	cmd, output = exec.Command(os.Args[0], append([]string{"-dir", dir}, args...)...), &bytes.Buffer{}
-	cmd.Env = append(os.Environ(), serviceEnv+"=1", "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
-	cmd.Stdout, cmd.Stderr = output, output
-	require.NoError(t, cmd.Start())
-	return cmd, output
+// process is a service that runs.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	url    string
+	dir    string
+	output *printed
 }
 
-func enqueue(t *testing.T, dir, name, config string) {
-	t.Helper()
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, "queue"), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "queue", name+".json"), []byte(config), 0o666))
+// printed keeps the output of a process.
+type printed struct {
+	mu   sync.Mutex
+	text bytes.Buffer
 }
 
-// demo puts n jobs on built-in models into the queue.
-func demo(t *testing.T, dir string, n int) {
-	t.Helper()
-	for i := range n {
-		enqueue(t, dir, fmt.Sprintf("demo-%04d", i), fmt.Sprintf(`{"Model": %q, "Data": {"Path": "builtin:digits"}, "Seed": %d, "Loop": {"Epochs": 2, "Batch": 32}}`, []string{"builtin:digits", "builtin:digits-cnn"}[i%2], i))
-	}
+func (l *printed) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
 }
 
-// weights returns the weights of the trained models by job.
-func weights(t *testing.T, dir string) map[string]string {
+func (l *printed) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// start starts a service in a folder, whose first version is the built-in digits.
+func start(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
-	found := map[string]string{}
-	paths, err := filepath.Glob(filepath.Join(dir, "models", "*", "variables", "variables.data-00000-of-00001"))
+	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		found[filepath.Base(filepath.Dir(filepath.Dir(path)))] = string(text)
+	first := filepath.Join(dir, "models", "1")
+	if _, err := os.Stat(first); err != nil {
+		require.NoError(t, os.CopyFS(first, os.DirFS(model.Dir)))
 	}
+	p := &process{t: t, dir: dir, output: &printed{}}
+	p.cmd = exec.Command(os.Args[0], append([]string{"-listen", "127.0.0.1:0", "-name", "digits",
+		"-models", filepath.Join(dir, "models"), "-jobs", filepath.Join(dir, "jobs")}, args...)...)
+	p.cmd.Env = append(os.Environ(), serviceEnv+"=1")
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
+	require.NoError(t, p.cmd.Start())
+	t.Cleanup(p.stop)
+	address := regexp.MustCompile(`listening address=(\S+)`)
+	require.Eventually(t, func() bool {
+		found := address.FindStringSubmatch(p.output.String())
+		if found != nil {
+			p.url = "http://" + found[1]
+		}
+		return found != nil
+	}, time.Minute, time.Millisecond, "%s", p.output)
+	return p
+}
+
+// stop ends the service as Kubernetes does.
+func (p *process) stop() {
+	if p.cmd.ProcessState != nil {
+		return
+	}
+	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(p.t, p.cmd.Wait(), "%s", p.output)
+}
+
+// do sends a request, and returns the status code and the body of the response.
+func (p *process) do(method, path, kind string, body []byte) (code int, text []byte) {
+	r, err := http.NewRequest(method, p.url+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, []byte(err.Error())
+	}
+	r.Header.Set("Content-Type", kind)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, []byte(err.Error())
+	}
+	defer response.Body.Close()
+	text, err = io.ReadAll(response.Body)
+	if err != nil {
+		return 0, []byte(err.Error())
+	}
+	return response.StatusCode, text
+}
+
+// table returns the digits as a CSV file. shift is added to the labels; other than 0, it makes them wrong.
+func table(t *testing.T, shift int) []byte {
+	t.Helper()
+	digits, _, err := data.Builtin("digits")
+	require.NoError(t, err)
+	var text bytes.Buffer
+	w := csv.NewWriter(&text)
+	header := []string{"label"}
+	for i := range 64 {
+		header = append(header, fmt.Sprintf("pixel%d", i))
+	}
+	require.NoError(t, w.Write(header))
+	for b, err := range digits.Batches(data.Pass{Batch: 64}) {
+		require.NoError(t, err)
+		x, _ := b.Field("x")
+		y, _ := b.Field("y")
+		for i := range b.Size {
+			row := []string{strconv.FormatInt((y.Values.([]int64)[i]+int64(shift))%10, 10)}
+			for _, v := range x.Values.([]uint8)[64*i : 64*i+64] {
+				row = append(row, strconv.Itoa(int(v)))
+			}
+			require.NoError(t, w.Write(row))
+		}
+	}
+	w.Flush()
+	return text.Bytes()
+}
+
+// add adds a job, and returns its path.
+func (p *process) add(query string, content []byte) string {
+	p.t.Helper()
+	code, text := p.do("POST", "/jobs"+query, "text/csv", content)
+	require.Equal(p.t, 200, code, "%s", text)
+	var j job
+	require.NoError(p.t, json.Unmarshal(text, &j))
+	assert.Equal(p.t, "queued", j.State)
+	return fmt.Sprintf("/jobs/%d", j.ID)
+}
+
+// event is a server-sent event.
+type event struct {
+	id         int
+	kind, data string
+}
+
+// events reads the events of a job after one, until its end.
+func (p *process) events(path string, after int) (all []event) {
+	p.t.Helper()
+	r, err := http.NewRequest("GET", p.url+path+"/events", nil)
+	require.NoError(p.t, err)
+	r.Header.Set("Last-Event-ID", strconv.Itoa(after))
+	response, err := http.DefaultClient.Do(r)
+	require.NoError(p.t, err)
+	defer response.Body.Close()
+	require.Equal(p.t, "text/event-stream", response.Header.Get("Content-Type"))
+	var e event
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch name {
+		case "id":
+			e.id, err = strconv.Atoi(value)
+			require.NoError(p.t, err)
+		case "event":
+			e.kind = value
+		case "data":
+			e.data = value
+		case "":
+			all = append(all, e)
+		}
+	}
+	require.NoError(p.t, lines.Err())
+	return all
+}
+
+// end waits for the end of a job.
+func (p *process) end(path string) (j job) {
+	p.t.Helper()
+	all := p.events(path, 0)
+	require.NotEmpty(p.t, all)
+	last := all[len(all)-1]
+	require.Equal(p.t, "end", last.kind, "%s", p.output)
+	require.NoError(p.t, json.Unmarshal([]byte(last.data), &j))
+	return j
+}
+
+// scores returns the probabilities of the first images of the digits.
+func (p *process) scores(images []byte) (scores []float64, err error) {
+	code, text := p.do("POST", "/v1/models/digits:predict", "application/json", images)
+	var answer struct {
+		Predictions []struct{ Probabilities []float64 }
+	}
+	if code != 200 {
+		return nil, fmt.Errorf("%d: %s", code, text)
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return nil, err
+	}
+	for _, a := range answer.Predictions {
+		scores = append(scores, a.Probabilities...)
+	}
+	return scores, nil
+}
+
+func equal(a, b []float64) bool {
+	for i := range a {
+		if len(a) != len(b) || math.Abs(a[i]-b[i]) > 1e-4 {
+			return false
+		}
+	}
+	return true
+}
+
+// instances returns a request with n images.
+func instances(t *testing.T, n int) []byte {
+	t.Helper()
+	rows, err := csv.NewReader(bytes.NewReader(table(t, 0))).ReadAll()
+	require.NoError(t, err)
+	var all [][]json.Number
+	for _, row := range rows[1 : n+1] {
+		var image []json.Number
+		for _, v := range row[1:] {
+			image = append(image, json.Number(v))
+		}
+		all = append(all, image)
+	}
+	text, err := json.Marshal(map[string]any{"instances": all})
+	require.NoError(t, err)
+	return text
+}
+
+func (p *process) left() []string {
+	p.t.Helper()
+	found, err := filepath.Glob(filepath.Join(p.dir, "jobs", "*"))
+	require.NoError(p.t, err)
 	return found
 }
 
-// If a worker is killed during a job, the models are those of an undisturbed service, bit for
-// bit. A job that cannot work fails, and the exit code reports that.
+// A better model is promoted, and answers at once. A worse one is refused. A rollback brings the version before it back.
+func TestPromotionRefusalAndRollback(t *testing.T) {
+	p := start(t, t.TempDir(), "-holdout", "builtin:digits")
+	images := instances(t, 2)
+	first, err := p.scores(images)
+	require.NoError(t, err)
+
+	path := p.add("?epochs=3", table(t, 0))
+	better := p.end(path)
+	assert.Equal(t, "promoted", better.State, "%s", p.output)
+	assert.Less(t, better.Losses[1], better.Losses[0])
+	code, text := p.do("GET", "/v1/models/digits", "", nil)
+	assert.Equal(t, 200, code)
+	assert.Equal(t, fmt.Sprintf(`{"model_version_status":[{"version":"%d","state":"AVAILABLE","status":{"error_code":"OK","error_message":""}}]}`, better.ID), string(text))
+	second, err := p.scores(images)
+	require.NoError(t, err)
+	assert.False(t, equal(first, second))
+
+	all := p.events(path, 0)
+	require.Len(t, all, 4)
+	for i, e := range all[:3] {
+		var record struct{ Epoch int }
+		require.NoError(t, json.Unmarshal([]byte(e.data), &record))
+		assert.Equal(t, event{i + 1, "epoch", e.data}, e)
+		assert.Equal(t, i+1, record.Epoch)
+	}
+	assert.Equal(t, all[2:], p.events(path, 2), "the events after the one that the client has")
+	code, _ = p.do("GET", path, "", nil)
+	assert.Equal(t, 200, code)
+
+	var form bytes.Buffer
+	w := multipart.NewWriter(&form)
+	file, err := w.CreateFormFile("data", "wrong.csv")
+	require.NoError(t, err)
+	_, err = file.Write(table(t, 1))
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	code, text = p.do("POST", "/jobs?epochs=2", w.FormDataContentType(), form.Bytes())
+	require.Equal(t, 200, code, "%s", text)
+	var j job
+	require.NoError(t, json.Unmarshal(text, &j))
+	worse := p.end(fmt.Sprintf("/jobs/%d", j.ID))
+	assert.Equal(t, "refused", worse.State)
+	assert.Equal(t, better.ID, worse.Base)
+	assert.InDelta(t, better.Losses[1], worse.Losses[0], 1e-6)
+	assert.Greater(t, worse.Losses[1], worse.Losses[0])
+	still, err := p.scores(images)
+	require.NoError(t, err)
+	assert.True(t, equal(second, still))
+	assert.Empty(t, p.left())
+
+	code, text = p.do("POST", "/v1/models/digits:rollback", "", nil)
+	assert.Equal(t, 200, code)
+	assert.JSONEq(t, `{"version": 1}`, string(text))
+	back, err := p.scores(images)
+	require.NoError(t, err)
+	assert.True(t, equal(first, back))
+	code, text = p.do("POST", "/v1/models/digits:rollback", "", nil)
+	assert.Equal(t, 409, code, "%s", text)
+	_, text = p.do("GET", "/metrics", "", nil)
+	for _, line := range []string{`service_jobs_total{state="promoted"} 1`, `service_jobs_total{state="refused"} 1`,
+		`service_model_version 1`, `service_prediction_seconds_count 4`, `service_prediction_seconds_bucket{le="+Inf"} 4`} {
+		assert.Contains(t, string(text), line+"\n")
+	}
+	assert.Regexp(t, `service_memory_bytes\{layer="anon"\} [0-9]{7,}\n`, string(text))
+}
+
+func TestErrors(t *testing.T) {
+	p := start(t, t.TempDir())
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		says               string
+	}{
+		{"POST", "/v1/models/digits:predict", `{"instances": [[1]]}`, 400, `{"error":"predict: the call does not fit the model: signature predict, input x: the data does not fit the model: expected samples of shape [64], got samples of shape [1]"}`},
+		{"POST", "/v1/models/other:predict", `{}`, 404, `{"error":"POST /v1/models/other:predict is not served; expected POST /v1/models/digits:predict or GET /v1/models/digits"}`},
+		{"POST", "/v1/models/digits:predict", strings.Repeat(" ", maxBody+1), 413, `{"error":"http: request body too large"}`},
+		{"POST", "/jobs", strings.Repeat(" ", maxBody+1), 413, `{"error":"Request Entity Too Large: http: request body too large"}`},
+		{"POST", "/jobs?epochs=no", "", 400, `{"error":"Bad Request: expected numbers of at least 1 for epochs and batch"}`},
+		{"GET", "/jobs/7", "", 404, `{"error":"Not Found: job 7"}`},
+		{"DELETE", "/jobs/..%2Fmodels", "", 404, `{"error":"Not Found: job ../models"}`},
+	} {
+		code, text := p.do(c.method, c.path, "", []byte(c.body))
+		assert.Equal(t, c.code, code, c.path)
+		assert.Equal(t, c.says, strings.TrimSpace(string(text)), c.path)
+	}
+	j := p.end(p.add("", []byte("pixel0,label\na,1\n")))
+	assert.Equal(t, "failed", j.State)
+	assert.Contains(t, j.Error, "line 2")
+	assert.Empty(t, p.left())
+}
+
+// await waits until the job that runs has a checkpoint.
+func (p *process) await(path string) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool {
+		found, err := fit.Checkpoints(filepath.Join(p.dir, path, "checkpoints"))
+		return err == nil && len(found) > 0
+	}, time.Minute, time.Millisecond, "%s", p.output)
+}
+
+// A job that is removed leaves nothing, and the next one runs.
+func TestRemovedJob(t *testing.T) {
+	p := start(t, t.TempDir())
+	long := p.add("?epochs=1000000", table(t, 0))
+	next := p.add("?epochs=1", table(t, 0))
+	waiting := p.add("?epochs=1", table(t, 0))
+	p.await(long)
+	for _, path := range []string{waiting, long} {
+		code, _ := p.do("DELETE", path, "", nil)
+		assert.Equal(t, 200, code)
+	}
+	assert.Equal(t, "cancelled", p.end(long).State)
+	assert.Equal(t, "promoted", p.end(next).State)
+	assert.Equal(t, "cancelled", p.end(waiting).State)
+	assert.Empty(t, p.left())
+}
+
+// A job resumes after its process was killed, and after the service was started again.
 //
 //lane:skip race (ends processes)
-func TestServiceSurvivesItsWorker(t *testing.T) {
-	jobs := func(dir string) {
-		demo(t, dir, 3)
-		// The job is so long that its worker can be killed during the training, even on a busy machine.
-		enqueue(t, dir, "demo-0001", `{"Model":"builtin:digits-cnn","Data":{"Path":"builtin:digits"},"Seed":1,"Loop":{"Epochs":10,"Batch":32}}`)
+func TestJobResumes(t *testing.T) {
+	const epochs = 100
+	p := start(t, t.TempDir())
+	path := p.add(fmt.Sprintf("?epochs=%d", epochs), table(t, 0))
+	p.await(path)
+	require.NoError(t, syscall.Kill(workerOf(t, p.cmd.Process.Pid), syscall.SIGKILL))
+	require.Eventually(t, func() bool { return strings.Contains(p.output.String(), "restarting it") }, time.Minute, time.Millisecond, "%s", p.output)
+	p.stop()
+	p = start(t, p.dir)
+	j := p.end(path)
+	assert.Equal(t, "promoted", j.State, "%s", p.output)
+	all := p.events(path, 0)
+	require.Len(t, all, epochs+1)
+	for i, e := range all {
+		assert.Equal(t, i+1, e.id)
 	}
-	undisturbed := t.TempDir()
-	jobs(undisturbed)
-	cmd, output := serve(t, undisturbed)
-	require.NoError(t, cmd.Wait(), "%s", output)
-	assert.Contains(t, output.String(), "jobs done: 3, failed: 0")
-	want := weights(t, undisturbed)
-	require.Len(t, want, 3)
-
-	dir := t.TempDir()
-	enqueue(t, dir, "bad", `{"Model":"nowhere","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1,"Batch":32}}`)
-	jobs(dir)
-	// The remains of a worker that crashed while it saved a model.
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, "models", ".demo-0000.tmp-1", "new"), 0o777))
-	cmd, output = serve(t, dir)
-	running := filepath.Join(dir, "running", "demo-0001")
-	require.Eventually(t, func() bool {
-		found, err := fit.Checkpoints(running)
-		return err == nil && len(found) > 0
-	}, time.Minute, time.Millisecond)
-	require.NoError(t, syscall.Kill(workerOf(t, cmd.Process.Pid), syscall.SIGKILL))
-	require.Error(t, cmd.Wait(), "a job failed")
-	assert.Equal(t, 1, cmd.ProcessState.ExitCode())
-	assert.Contains(t, output.String(), "restarting it")
-	assert.Contains(t, output.String(), "job bad failed: ")
-	assert.Contains(t, output.String(), "jobs done: 3, failed: 1")
-	have := weights(t, dir)
-	require.Len(t, have, 3)
-	for name := range want {
-		assert.True(t, want[name] == have[name], "%s differs", name)
-	}
-	for folder, count := range map[string]int{"queue": 0, "done": 3, "failed": 1} {
-		assert.Len(t, service{dir: dir}.jobs(folder), count, folder)
-	}
-	left, err := os.ReadDir(filepath.Dir(running))
-	require.NoError(t, err)
-	assert.Empty(t, left)
-	parts, err := filepath.Glob(filepath.Join(dir, "models", ".*.tmp-*"))
-	require.NoError(t, err)
-	assert.Empty(t, parts)
+	assert.Empty(t, p.left())
 }
 
-// A job is a train.Config, including its budget. A job that cannot keep its budget fails, and
-// later jobs are trained.
-func TestJobsAreConfigs(t *testing.T) {
-	free, other := t.TempDir(), t.TempDir()
-	demo(t, free, 2)
-	cmd, output := serve(t, free)
-	require.NoError(t, cmd.Wait(), "%s", output)
-	demo(t, other, 2)
-	enqueue(t, other, "a", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":2,"Batch":32},"Budget":{"Limit":1048576}}`)
-	enqueue(t, other, "b", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":2,"Batch":32},"Autotune":{"Mode":"on"}}`)
-	enqueue(t, other, "c", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":0,"Batch":32}}`)
-	enqueue(t, other, "d", `{"Model":`)
-	cmd, output = serve(t, other)
-	require.Error(t, cmd.Wait(), "%s", output)
-	assert.Contains(t, output.String(), "jobs done: 3, failed: 3")
-	assert.Contains(t, output.String(), "job a failed: ")
-	assert.Contains(t, output.String(), "the limit of 1.0 MiB of rss cannot be kept")
-	assert.Contains(t, output.String(), "plain: a memory budget leaves no room for trials")
-	assert.Contains(t, output.String(), "job c failed: Loop.Epochs 0: expected at least 1")
-	assert.Contains(t, output.String(), "job d failed: unexpected end of JSON input")
-	want, have := weights(t, free), weights(t, other)
-	require.Len(t, want, 2)
-	require.Len(t, have, 3)
-	assert.Equal(t, have["b"], have["demo-0000"])
-	for name := range want {
-		assert.True(t, want[name] == have[name], "%s differs", name)
-	}
-}
-
-func workerOf(t *testing.T, pid int) int {
+func workerOf(t *testing.T, pid int) (child int) {
 	t.Helper()
-	child, ok := findWorker(pid)
-	require.True(t, ok, "there is no worker")
+	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	require.NoError(t, err)
+	for _, path := range tasks {
+		if text, err := os.ReadFile(path); err == nil && len(bytes.Fields(text)) > 0 {
+			child, err = strconv.Atoi(string(bytes.Fields(text)[0]))
+			require.NoError(t, err)
+		}
+	}
+	require.NotZero(t, child)
 	return child
 }
 
-// findWorker returns the child of a process.
-func findWorker(pid int) (child int, ok bool) {
-	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
-	if err != nil {
-		return 0, false
+// While jobs train and versions are swapped, no request fails, and each answer is that of one version.
+// STEADYFIT_TEST_SOAK makes it last two minutes, and STEADYFIT_TEST_TRAININGS is the number of trainings of a longer
+// run; the memory of the service must then stay flat.
+func TestUnderLoad(t *testing.T) {
+	trainings, _ := strconv.Atoi(os.Getenv("STEADYFIT_TEST_TRAININGS"))
+	limit := time.Now().Add(2 * time.Minute)
+	soak := os.Getenv("STEADYFIT_TEST_SOAK") != "" || trainings > 0
+	goes := func(done int) bool {
+		if trainings > 0 || !soak {
+			return done < max(trainings, 2)
+		}
+		return time.Now().Before(limit)
 	}
-	for _, path := range tasks {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		for _, word := range bytes.Fields(text) {
-			child, err := strconv.Atoi(string(word))
-			return child, err == nil
+	p := start(t, t.TempDir(), "-holdout", "builtin:digits")
+	images, content := instances(t, 2), table(t, 0)
+	var known [2][]float64 // the answers of the first version and of a trained one, which are all equal
+	round := func() {
+		require.Equal(t, "promoted", p.end(p.add("?epochs=1", content)).State, "%s", p.output)
+	}
+	back := func() {
+		code, text := p.do("POST", "/v1/models/digits:rollback", "", nil)
+		require.Equal(t, 200, code, "%s", text)
+		removed, err := filepath.Glob(filepath.Join(p.dir, "jobs", "version-*"))
+		require.NoError(t, err)
+		for _, path := range removed {
+			require.NoError(t, os.RemoveAll(path))
 		}
 	}
-	return 0, false
-}
+	var err error
+	known[0], err = p.scores(images)
+	require.NoError(t, err)
+	round()
+	known[1], err = p.scores(images)
+	require.NoError(t, err)
+	require.False(t, equal(known[0], known[1]))
+	back()
 
-// Ctrl-C ends the worker after its step and a checkpoint. The service exits with 130, and the
-// job stays in the queue.
-func TestCtrlC(t *testing.T) {
-	dir := t.TempDir()
-	enqueue(t, dir, "long", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32}}`)
-	cmd, output := serve(t, dir)
-	require.Eventually(t, func() bool {
-		found, err := fit.Checkpoints(filepath.Join(dir, "running", "long"))
-		return err == nil && len(found) > 0
-	}, time.Minute, time.Millisecond)
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	require.Error(t, cmd.Wait())
-	assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", output)
-	assert.Equal(t, []string{"long"}, service{dir: dir}.jobs("queue"))
-}
-
-// A job leaves the queue after everything else of it was removed. Otherwise, if the worker
-// ended before that, another job of the same name would resume its checkpoints.
-func TestAJobLeavesTheQueueLast(t *testing.T) {
-	s := service{dir: t.TempDir()}
-	demo(t, s.dir, 1)
-	checkpoints := filepath.Join(s.dir, "running", "demo-0000")
-	require.NoError(t, os.MkdirAll(checkpoints, 0o777))
-	require.Error(t, s.finish("demo-0000", nil), "there is no folder to move it to")
-	assert.NoDirExists(t, checkpoints)
-	assert.FileExists(t, filepath.Join(s.dir, "queue", "demo-0000.json"))
-}
-
-// A job whose workers are killed before there is a checkpoint fails, and its file has the
-// reason.
-func TestJobThatKillsIsPutAside(t *testing.T) {
-	dir := t.TempDir()
-	enqueue(t, dir, "long", `{"Model":"builtin:digits","Data":{"Path":"builtin:digits"},"Loop":{"Epochs":1000000,"Batch":32},"Checkpoints":{"EverySteps":1000000}}`)
-	cmd, output := serve(t, dir)
-	killed := map[int]bool{}
-	require.Eventually(t, func() bool {
-		if pid, ok := findWorker(cmd.Process.Pid); ok && !killed[pid] && len(service{dir: dir}.jobs("queue")) > 0 {
-			killed[pid] = syscall.Kill(pid, syscall.SIGKILL) == nil
-		}
-		return len(service{dir: dir}.jobs("failed")) > 0
-	}, time.Minute, time.Millisecond)
-	require.Error(t, cmd.Wait())
-	assert.Equal(t, 1, cmd.ProcessState.ExitCode())
-	text, err := os.ReadFile(filepath.Join(dir, "failed", "long.txt"))
-	require.NoError(t, err, "%s", output)
-	assert.Contains(t, string(text), "gave up; attempts without progress: 3")
-	assert.Contains(t, string(text), "killed by SIGKILL")
-}
-
-// Only memory that grows from job to job is an error.
-func TestServiceJudgesItsMemory(t *testing.T) {
-	for _, c := range []struct {
-		growth memory.Bytes
-		leaks  bool
-	}{{memory.MiB, true}, {0, false}} {
-		s, series := service{dir: t.TempDir()}, memory.Series{}
-		for i := range 60 {
-			at := 100*memory.MiB + memory.Bytes(i)*c.growth + memory.Bytes(i*7%5)*4*memory.KiB
-			series.Append(&memory.Sample{Step: i, Values: []memory.Value{{Layer: memory.Anon, Reading: memory.Known(at)}}})
-		}
-		err := s.outcome(&series)
-		assert.Equal(t, c.leaks, err != nil, "%v", err)
+	ctx, stop := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	var counts [2]atomic.Int64
+	for range 4 {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				scores, err := p.scores(images)
+				switch {
+				case err != nil:
+					t.Error(err)
+					return
+				case equal(scores, known[0]):
+					counts[0].Add(1)
+				case equal(scores, known[1]):
+					counts[1].Add(1)
+				default:
+					t.Errorf("%v is the answer of no version", scores)
+					return
+				}
+			}
+		})
 	}
+	var after memory.Series
+	done := 0
+	anon := regexp.MustCompile(`service_memory_bytes\{layer="anon"\} ([0-9]+)`)
+	for ; goes(done); done++ {
+		round()
+		back()
+		_, text := p.do("GET", "/metrics", "", nil)
+		found := anon.FindSubmatch(text)
+		require.NotNil(t, found, "%s", text)
+		bytes, err := strconv.ParseInt(string(found[1]), 10, 64)
+		require.NoError(t, err)
+		after.Append(&memory.Sample{Step: done, Values: []memory.Value{{Layer: memory.Anon, Reading: memory.Known(memory.Bytes(bytes))}}})
+	}
+	stop()
+	group.Wait()
+	assert.Positive(t, counts[0].Load())
+	assert.Positive(t, counts[1].Load())
+	verdict := after.Judge(memory.Criteria{})
+	t.Logf("%d trainings, %d swaps, %d requests; memory: %v, slope %+v", done, 2*done, counts[0].Load()+counts[1].Load(), verdict, verdict.Slope)
+	if soak {
+		assert.NotEqual(t, memory.Leak, verdict.Kind)
+	}
+	assert.Empty(t, p.left())
 }
