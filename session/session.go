@@ -261,10 +261,20 @@ func (s *Session) loadModel() (tf *tfbind.Session, err error) {
 	case err != nil:
 		return nil, err
 	}
-	tf, err = tfbind.LoadSavedModel(temp, s.model.Tags, s.config)
+	folder, err := os.Open(temp)
+	if err != nil {
+		return nil, err
+	}
+	defer folder.Close()
+	// TensorFlow keeps 2 KiB of metrics for each path that it has loaded. The numbers of open files repeat.
+	path := fmt.Sprintf("/proc/self/fd/%d", folder.Fd())
+	if _, err := os.Stat(path); err != nil {
+		path = temp
+	}
+	tf, err = tfbind.LoadSavedModel(path, s.model.Tags, s.config)
 	if failed := (*tfbind.Error)(nil); errors.As(err, &failed) {
-		failed.Op = strings.ReplaceAll(failed.Op, temp, s.model.Dir)
-		failed.Message = strings.ReplaceAll(failed.Message, temp, s.model.Dir)
+		failed.Op = strings.ReplaceAll(failed.Op, path, s.model.Dir)
+		failed.Message = strings.ReplaceAll(failed.Message, path, s.model.Dir)
 	}
 	return tf, err
 }
