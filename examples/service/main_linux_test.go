@@ -419,7 +419,7 @@ func workerOf(t *testing.T, pid int) (child int) {
 
 // While jobs train and versions are swapped, no request fails, and each answer is that of one version.
 // STEADYFIT_TEST_SOAK makes it last two minutes, and STEADYFIT_TEST_TRAININGS is the number of trainings of a longer
-// run; the memory of the service must then stay flat.
+// run, whose memory must not leak.
 func TestUnderLoad(t *testing.T) {
 	trainings, _ := strconv.Atoi(os.Getenv("STEADYFIT_TEST_TRAININGS"))
 	limit := time.Now().Add(2 * time.Minute)
@@ -495,7 +495,7 @@ func TestUnderLoad(t *testing.T) {
 	assert.Positive(t, counts[1].Load())
 	verdict := after.Judge(memory.Criteria{})
 	t.Logf("%d trainings, %d swaps, %d requests; memory: %v, slope %+v", done, 2*done, counts[0].Load()+counts[1].Load(), verdict, verdict.Slope)
-	if soak {
+	if trainings > 0 { // two minutes are the warm-up of malloc
 		assert.NotEqual(t, memory.Leak, verdict.Kind)
 	}
 	assert.Empty(t, p.left())
