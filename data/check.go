@@ -28,8 +28,8 @@ type Values struct {
 	// as an integer if it is whole and below 2^53.
 	Integers *[2]int64
 	// Below means floats whose magnitude is below this number, which may be an infinity. NaN and greater
-	// values are ErrValue. Fields of other types pass. For a field made by a function, such as Augment
-	// or Scale, Check looks at the original values.
+	// values are ErrValue. Fields of other types pass. For a field made by a function, such as Scale,
+	// Check looks at the original values.
 	Below float64
 }
 
@@ -232,7 +232,7 @@ func (m *InMemory) locate(e *RowError, field string, element int) {
 		}
 	}
 	if m.rows != nil {
-		e.Row = int(m.rows.at(e.Row))
+		e.Row = int(m.rows[e.Row])
 	}
 	if m.lines != nil {
 		e.Unit, e.Row = "line", m.lines[e.Row]
@@ -252,9 +252,8 @@ func indexes(at int, shape []int) []string {
 	return index
 }
 
-// CheckImages decodes each image of a dataset, and reads each file of a folder of texts, once, with the dataset's
-// workers. It returns the errors of the first ten images or texts that cannot be used, in file order. A dataset without
-// images and without such texts passes. CheckImages stops when ctx is done.
+// CheckImages decodes each image of a dataset once, with the dataset's workers. It returns the errors of the first ten
+// images that cannot be used, in file order. A dataset without images passes. CheckImages stops when ctx is done.
 func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
 		return fmt.Errorf("checking images: the context is nil; pass a context such as context.Background(): %w", errOption)
@@ -266,7 +265,7 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 	failed := problems{source: m.name}
 	for i := range m.columns {
 		c := m.columns[i].bottom()
-		if c.files() == nil && !c.pixels {
+		if !c.pixels {
 			continue
 		}
 		bad := m.checkColumn(ctx, c)
@@ -294,7 +293,7 @@ func (m *InMemory) checkColumn(ctx context.Context, c *column) []error {
 					return
 				}
 				if m.rows != nil {
-					row = int(m.rows.at(row))
+					row = int(m.rows[row])
 				}
 				if err := c.made.make(w, sample, 0, Sample{Row: row}); err != nil {
 					mu.Lock()

@@ -10,10 +10,10 @@
 //
 // Some datasets make a sample only when a batch needs it:
 //
-//   - Files in class folders, which are images or texts, and images in columns of Parquet and Arrow files.
-//   - Records of TFRecord and WebDataset files. Opening such files reads them once, checks them and makes an index.
+//   - Images in class folders, and images in columns of Parquet and Arrow files.
+//   - Records of TFRecord files. Opening such files reads them once, checks them and makes an index.
 //   - With Options.OnDisk, samples of .npy and .npz files.
-//   - The results of Map, Scale and Augment.
+//   - The results of Map and Scale.
 //
 // Several goroutines (InMemory.Workers) make the samples of a batch. A sample depends only on the seeds, its row in the
 // file and the epoch, so the number of workers does not change the batches, and a checkpoint needs only Pass.Epoch and

@@ -42,35 +42,6 @@ func Example() {
 	// 45 batches of 1438 samples
 }
 
-// Augment changes images in each epoch, whether they are in memory or decoded from files.
-func ExampleInMemory_Augment() {
-	images, err := data.New("images",
-		data.Field{Name: "x", Array: data.Array{Shape: []int{4, 1, 3, 1},
-			Values: []uint8{1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}}})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	augmented, err := images.Augment("x", data.Augmentation{Flip: true, Seed: 1})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for epoch := range 3 {
-		for batch, err := range data.Prefetch(augmented, 2).Batches(data.Pass{Batch: 4, Epoch: epoch}) {
-			if err != nil {
-				fmt.Println(err)
-				return
-			}
-			fmt.Println(batch.Fields[0].Values)
-		}
-	}
-	// Output:
-	// [3 2 1 3 2 1 3 2 1 3 2 1]
-	// [1 2 3 1 2 3 1 2 3 3 2 1]
-	// [3 2 1 3 2 1 1 2 3 3 2 1]
-}
-
 func ExampleNew() {
 	points, err := data.New("points",
 		data.Field{Name: "x", Array: data.Array{Shape: []int{3, 2}, Values: []float32{0, 1, 2, 3, 4, 5}}},

@@ -30,8 +30,7 @@ type Options struct {
 	// versa. Sources of other kinds do not distinguish test from validation. For a source with one part, any part except
 	// "train" is ErrNoSplit.
 	Split string
-	// CSV configures .csv and .jsonl files and the label of records. Header and Comma apply only to
-	// .csv files. Classes and Names apply also to folders of texts.
+	// CSV configures .csv and .jsonl files and the label of records. Header applies only to .csv files.
 	CSV CSVOptions
 	// Images configures folders of images and images in records. ImageOptions.Size is required for them.
 	Images ImageOptions
@@ -44,8 +43,8 @@ type Options struct {
 	// Ignore lists values of records and JSON lines, and columns of tables with a header, to leave out. They
 	// are not parsed, and may differ in length between records.
 	Ignore []string
-	// Unlabelled reads a folder of images or texts without class folders, whose samples have no label. They
-	// are sorted by name.
+	// Unlabelled reads a folder of images without class folders, whose samples have no label. They are sorted by
+	// name.
 	Unlabelled bool
 	// MaxBytes limits the decompressed size of a source and the memory for its values; a larger
 	// source is ErrTooLarge. Negative means no limit. 0 means 64 MiB plus 50 times the file size,
@@ -54,15 +53,15 @@ type Options struct {
 }
 
 const formats = ".npz, .npy, .csv, .tsv, .jsonl, .ndjson (also .gz), a folder in MNIST's layout (IDX), a folder of " +
-	".npy files, a folder of images or texts (.txt) with a sub-folder per class, TFRecord, WebDataset (.tar), Parquet " +
+	".npy files, a folder of images with a sub-folder per class, TFRecord, Parquet " +
 	"(.parquet, .pq, .parq) or Arrow files (.arrow, .feather; one, a folder or a pattern), or builtin:NAME"
 
 // Open reads the dataset at a path. The extension of a file selects the format: .npz, .npy, .csv,
-// .csv.gz, .jsonl, .jsonl.gz, .tfrecord, .tar, .parquet, .arrow or .feather. A folder contains class folders of
-// images (ImageOptions) or of texts, .npy files, TFRecord, WebDataset, Parquet or Arrow files, or MNIST's
-// files. builtin:NAME is a dataset of Builtin.
+// .csv.gz, .jsonl, .jsonl.gz, .tfrecord, .parquet, .arrow or .feather. A folder contains class folders of
+// images (ImageOptions), .npy files, TFRecord, Parquet or Arrow files, or MNIST's files. builtin:NAME is a
+// dataset of Builtin.
 //
-// The path of TFRecord, WebDataset, Parquet and Arrow files may be a pattern such as train-*.tfrecord. The samples of
+// The path of TFRecord, Parquet and Arrow files may be a pattern such as train-*.tfrecord. The samples of
 // class folders are sorted by class and name, so shuffle them for training. docs/reference/data.md has the rules of
 // each format.
 //
@@ -200,7 +199,7 @@ func openFolder(path string, o Options, l *limit) (*InMemory, error) {
 		return nil, err
 	case len(arrays) > 0:
 		return openNPY(path, arrays, o, l)
-	case len(records) > 0 && !imageKind.isIn(path, false):
+	case len(records) > 0 && !hasImages(path, false):
 		return openRecordFolder(path, records, o)
 	case part != "":
 		o.Split = ""
@@ -210,7 +209,7 @@ func openFolder(path string, o Options, l *limit) (*InMemory, error) {
 			"give the pattern %s without the columns in the names of folders", path, folders[0], ErrUnsupported,
 			filepath.Join(path, "*", "*.parquet"))
 	}
-	return openFiles(path, len(folders) == 0, o)
+	return openImageFolder(path, len(folders) == 0, o)
 }
 
 // onePart returns an error if the test or validation part of a source with one part is requested.

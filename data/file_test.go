@@ -44,9 +44,9 @@ func TestOpenRefuses(t *testing.T) {
 		"empty.npz":                  {ErrFormat, "is empty"},
 		"empty.csv":                  {ErrFormat, "is empty"},
 		"empty.npy":                  {ErrFormat, "is empty"},
-		"flowers":                    {ErrUnsupported, "or class folders of images or texts"},
+		"flowers":                    {ErrUnsupported, "or class folders of images"},
 		"pictures":                   {errOption, "ImageOptions.Size: "},
-		"pictures/cat/a.jpg":         {ErrUnsupported, "a folder of images or texts (.txt) with a sub-folder per class"},
+		"pictures/cat/a.jpg":         {ErrUnsupported, "a folder of images with a sub-folder per class"},
 		"mixed":                      {ErrUnsupported, "without MNIST's files"},
 		"empty":                      {ErrUnsupported, "without MNIST's files"},
 	} {

@@ -53,12 +53,7 @@ func (m *InMemory) identifyOrder(sum hash.Hash) {
 	if m.shuffled {
 		fmt.Fprintf(sum, "seed %d\n", m.seed)
 	}
-	if m.rows == nil {
-		return
-	}
-	var raw [8]byte
-	for _, word := range m.rows.bits {
-		binary.LittleEndian.PutUint64(raw[:], word)
-		sum.Write(raw[:])
+	for _, row := range m.rows {
+		sum.Write(binary.LittleEndian.AppendUint32(nil, row))
 	}
 }

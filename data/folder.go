@@ -11,32 +11,23 @@ import (
 	"strings"
 
 	"steadyfit/data/internal/fault"
-	"steadyfit/data/internal/image"
 	"steadyfit/option"
 )
 
-// fileKind is a kind of files that class folders hold. Its fields one and many name a file and files in messages.
-type fileKind struct {
-	one, many  string
-	extensions []string
+// extensions are those of images. The format of an image is detected from its content.
+var extensions = []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp"}
+
+// isImage reports whether a path has the extension of an image.
+func isImage(path string) bool {
+	return slices.Contains(extensions, strings.ToLower(filepath.Ext(path)))
 }
 
-// The format of an image is detected from its content.
-var (
-	imageKind = &fileKind{"an image", "images", []string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp"}}
-	textKind  = &fileKind{"a text", "texts", []string{".txt"}}
-)
-
-// has reports whether a path has an extension of this kind of file.
-func (k *fileKind) has(path string) bool {
-	return slices.Contains(k.extensions, strings.ToLower(filepath.Ext(path)))
-}
-
-// isIn reports whether dir has files of the kind, beside its sub-folders if flat is true, and otherwise in them.
-func (k *fileKind) isIn(dir string, flat bool) bool {
-	// WalkDir's own errors are ignored here: openFiles reports them.
+// hasImages reports whether dir has images, beside its sub-folders if flat is true, and otherwise in them.
+func hasImages(dir string, flat bool) bool {
+	// WalkDir's own errors are ignored here: openImageFolder reports them.
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err == nil && k.has(path) && !ignored(filepath.Base(path)) && (filepath.Dir(path) == filepath.Clean(dir)) == flat {
+		isBeside := filepath.Dir(path) == filepath.Clean(dir)
+		if err == nil && isImage(path) && !ignored(filepath.Base(path)) && isBeside == flat {
 			return errFound
 		}
 		return nil
@@ -45,43 +36,26 @@ func (k *fileKind) isIn(dir string, flat bool) bool {
 
 var errFound = errors.New("found")
 
-// fileDecoder makes samples from files of one kind. Its methods are safe for concurrent use.
-type fileDecoder interface {
-	kind() *fileKind
-	// column describes the samples.
-	column() column
-	// decode writes the sample of a file of size bytes to dst, starting at index at.
-	decode(w *scratch, dst vector, at int, file image.Source, size int64) error
-	// describe identifies the decoder in fingerprints.
-	describe() string
-}
-
-// openFiles lists a folder of images or texts, whose samples are decoded when a batch needs them. If flat is false,
+// openImageFolder lists a folder of images, which are decoded when a batch needs them. If flat is false,
 // each sub-folder is a class; its files may be in nested folders. The field y is the int64 number of the class in
 // FieldSpec.Classes, and the samples are sorted by class and name. If flat is true, the folder has the files of a
 // prediction.
 //
 // Names that begin with a dot, Thumbs.db, desktop.ini and __MACOSX are ignored, and so are files beside
-// the class folders, except for images beside folders of images.
-func openFiles(dir string, flat bool, o Options) (*InMemory, error) {
-	files, found := &classFiles{fileDecoder: textDecoder{}, dir: dir, names: o.CSV.Classes}, &problems{source: dir}
-	if len(files.names) == 0 {
-		files.names = o.CSV.Names
-	}
-	switch {
-	case imageKind.isIn(dir, flat):
-		images, err := newImageDecoder(o.Images)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", dir, err)
-		}
-		files.fileDecoder, files.names = images, o.Images.Classes
-	case !textKind.isIn(dir, flat):
+// the class folders, except for images.
+func openImageFolder(dir string, flat bool, o Options) (*InMemory, error) {
+	if !hasImages(dir, flat) {
 		return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, "+
-			"TFRecord, WebDataset, Parquet or Arrow files, or class folders of images or texts; supported are %s: %w", dir,
-			formats, ErrUnsupported)
+			"TFRecord, Parquet or Arrow files, or class folders of images; supported are %s: %w", dir, formats,
+			ErrUnsupported)
 	}
+	images, err := newImageDecoder(o.Images)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	files, found := &classFiles{imageDecoder: images, dir: dir, names: o.Images.Classes}, &problems{source: dir}
 	if flat && !o.Unlabelled {
-		return nil, noClasses(dir, files.kind())
+		return nil, noClasses(dir)
 	}
 	if err := onePart(dir, o.Split); err != nil {
 		return nil, err
@@ -134,7 +108,7 @@ func (f *classFiles) classes(o Options, found *problems) (*InMemory, error) {
 		return nil, err
 	}
 	if len(labels) == 0 {
-		return nil, noClasses(f.dir, f.kind())
+		return nil, noClasses(f.dir)
 	}
 	m := f.dataset()
 	if err := m.add("y", array{[]int{m.n}, vec[int64](labels)}, f.dir); err != nil {
@@ -144,10 +118,10 @@ func (f *classFiles) classes(o Options, found *problems) (*InMemory, error) {
 	return m, nil
 }
 
-func noClasses(dir string, kind *fileKind) error {
-	return fmt.Errorf("%s: it has no class folders: put the %s of each class in a sub-folder with the name of the "+
+func noClasses(dir string) error {
+	return fmt.Errorf("%s: it has no class folders: put the images of each class in a sub-folder with the name of the "+
 		"class (%s, %s, ...); only a prediction needs no classes: %w",
-		dir, kind.many, filepath.Join(dir, "cat"), filepath.Join(dir, "dog"), ErrFormat)
+		dir, filepath.Join(dir, "cat"), filepath.Join(dir, "dog"), ErrFormat)
 }
 
 // trained, tested and validated list the possible names of folders and files with a part, without regard
@@ -211,10 +185,10 @@ func list(names []string) string {
 	return fmt.Sprintf("%q", names)
 }
 
-// classFiles makes samples of the files in class folders, or of the files in a folder without classes.
+// classFiles makes samples of the images in class folders, or of the images in a folder without classes.
 type classFiles struct {
 	fromFiles
-	fileDecoder
+	*imageDecoder
 	dir   string
 	names []string // of the classes; empty means all sub-folders
 	files []classFile
@@ -227,13 +201,13 @@ type classFile struct {
 }
 
 // FilePath returns the file of a sample, counted from 0 in the order of an unshuffled pass, if the data is
-// a folder of images or texts. The path is relative to this folder, and has slashes. It is empty for other
+// a folder of images. The path is relative to this folder, and has slashes. It is empty for other
 // data, and for a sample that does not exist.
 func (m *InMemory) FilePath(sample int) string {
 	for i := range m.columns {
 		if files := m.columns[i].files(); files != nil && sample >= 0 && sample < m.n {
 			if m.rows != nil {
-				sample = int(m.rows.at(sample))
+				sample = int(m.rows[sample])
 			}
 			return filepath.ToSlash(files.files[sample].path)
 		}
@@ -255,7 +229,7 @@ func (f *classFiles) isClass(name string) (bool, error) {
 	switch classes := f.names; {
 	case err != nil:
 		return false, openError(path, err)
-	case !info.IsDir() && f.kind() == imageKind && imageKind.has(path):
+	case !info.IsDir() && isImage(path):
 		return false, fmt.Errorf("%s: the image is not in a class folder: move it to the folder of its class: %w", path,
 			ErrFormat)
 	case info.IsDir() && len(classes) > 0 && !slices.Contains(classes, name):
@@ -270,11 +244,11 @@ func (f *classFiles) isClass(name string) (bool, error) {
 func (f *classFiles) checkPart(name string) error {
 	path, part := filepath.Join(f.dir, name), strings.ToLower(name)
 	isPart := slices.Contains(trained, part) || slices.Contains(tested, part)
-	if len(f.names) > 0 || !isPart || !f.kind().isIn(path, false) {
+	if len(f.names) > 0 || !isPart || !hasImages(path, false) {
 		return nil
 	}
-	return fmt.Errorf("%s: the folder has the name of a part and contains folders of %s, so it is not a class: open it "+
-		"by itself, or leave only folders named %q and %q in %s: %w", path, f.kind().many, trained, tested, f.dir, ErrFormat)
+	return fmt.Errorf("%s: the folder has the name of a part and contains folders of images, so it is not a class: open "+
+		"it by itself, or leave only folders named %q and %q in %s: %w", path, trained, tested, f.dir, ErrFormat)
 }
 
 // list adds the files in a class folder.
@@ -282,7 +256,7 @@ func (f *classFiles) list(class string, found *problems) {
 	files, errs := len(f.files), len(found.errs)
 	f.walk(class, found)
 	if path := filepath.Join(f.dir, class); len(f.files) == files && len(found.errs) == errs {
-		found.add(fmt.Errorf("%s: the class folder has no %s: add some, or remove the folder: %w", path, f.kind().many,
+		found.add(fmt.Errorf("%s: the class folder has no images: add some, or remove the folder: %w", path,
 			ErrFormat))
 	}
 }
@@ -298,7 +272,7 @@ func (f *classFiles) walk(relative string, found *problems) {
 			continue
 		}
 		from := filepath.Join(relative, e.Name())
-		switch size, isDir, err := f.kind().check(filepath.Join(path, e.Name()), e); {
+		switch size, isDir, err := checkImage(filepath.Join(path, e.Name()), e); {
 		case err != nil:
 			found.add(err)
 		case isDir:
@@ -309,20 +283,19 @@ func (f *classFiles) walk(relative string, found *problems) {
 	}
 }
 
-// check returns the size of a file in a class folder, or isDir for a folder.
-func (k *fileKind) check(path string, e fs.DirEntry) (size int64, isDir bool, err error) {
+// checkImage returns the size of a file in a class folder, or isDir for a folder.
+func checkImage(path string, e fs.DirEntry) (size int64, isDir bool, err error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return 0, false, openError(path, err)
 	case info.IsDir() && e.Type()&fs.ModeSymlink != 0:
-		err = fmt.Errorf("%s: a link to a folder inside a class folder may form a loop: put the %s themselves there: %w",
-			path, k.many, ErrUnsupported)
+		err = fmt.Errorf("%s: a link to a folder inside a class folder may form a loop: put the images themselves there: %w",
+			path, ErrUnsupported)
 	case info.IsDir():
-	case !k.has(path):
-		err = fmt.Errorf("%s: the file is %w as %s, and the folder has %s (supported extensions: %s): convert it, or move "+
-			"it out of the folder",
-			path, ErrUnsupported, k.one, k.many, strings.Join(k.extensions, " "))
+	case !isImage(path):
+		err = fmt.Errorf("%s: the file is %w as an image, and the folder has images (supported extensions: %s): convert "+
+			"it, or move it out of the folder", path, ErrUnsupported, strings.Join(extensions, " "))
 	case !info.Mode().IsRegular():
 		err = fmt.Errorf("%s is not a regular file: move it out of the folder: %w", path, ErrUnsupported)
 	}
@@ -343,10 +316,6 @@ func (f *classFiles) make(w *scratch, dst vector, at int, s Sample) error {
 	info, err := file.Stat()
 	if err == nil {
 		err = f.decode(w, dst, at, file, info.Size())
-	}
-	if row := (*RowError)(nil); errors.As(err, &row) {
-		row.File = path
-		return err
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -55,8 +55,6 @@ func newImageDecoder(o ImageOptions) (*imageDecoder, error) {
 	return &imageDecoder{o, &image.Decoder{Height: o.Height, Width: o.Width, Channels: o.Channels}}, err
 }
 
-func (d *imageDecoder) kind() *fileKind { return imageKind }
-
 func (d *imageDecoder) column() column {
 	o := d.options
 	kind := dtype.For[uint8]()
@@ -127,9 +125,7 @@ func (m *InMemory) UseJPEG(decode func(file []byte, channels int) (pixels []byte
 	for i := range m.columns {
 		switch made := m.columns[i].bottom().made.(type) {
 		case *classFiles:
-			if images, ok := made.fileDecoder.(*imageDecoder); ok {
-				images.pixels.UseJPEG(decode)
-			}
+			made.pixels.UseJPEG(decode)
 		case *recordField:
 			if made.image {
 				made.set.images.pixels.UseJPEG(decode)

@@ -45,16 +45,15 @@ func columnFiles[T any](t *testing.T, kind arrow.DataType, labels []T, huggingfa
 // options list the classes.
 func TestTextLabelsWhereLabelsAreNumbers(t *testing.T) {
 	dir := t.TempDir()
-	put(t, filepath.Join(dir, "folder", "usd"), "1.txt", []byte("a"))
+	put(t, filepath.Join(dir, "folder", "usd"), "1.png", pngOf(t, noise(1)))
 	paths := append(columnFiles(t, arrow.BinaryTypes.String, []string{"usd", "eur"}, ""),
 		put(t, dir, "t.csv", []byte("x,label\n0,usd\n1,eur\n")),
 		put(t, dir, "t.jsonl", []byte(`{"x": 0, "label": "usd"}`+"\n"+`{"x": 1, "label": "eur"}`+"\n")),
-		put(t, dir, "t.tar", tarOf(t, "1.txt", "a", "1.json", `{"label": "usd"}`, "2.txt", "a", "2.json", `{"label": "eur"}`)),
 		put(t, dir, "t.tfrecord", recordsOf(example(map[string]any{"x": []string{"a"}, "label": []string{"usd"}}),
 			example(map[string]any{"x": []string{"a"}, "label": []string{"eur"}}))),
 		filepath.Join(dir, "folder"))
 	for _, path := range paths {
-		o := Options{CSV: CSVOptions{Label: "label", Numbers: "the loss is mse"}}
+		o := Options{CSV: CSVOptions{Label: "label", Numbers: "the loss is mse"}, Images: ImageOptions{Size: 4}}
 		_, err := Open(path, o)
 		require.ErrorIs(t, err, ErrLabel, path)
 		if filepath.Base(path) == "folder" {
@@ -68,9 +67,9 @@ func TestTextLabelsWhereLabelsAreNumbers(t *testing.T) {
 		assert.Equal(t, []int64{0, 1}, all[int64](t, ds, "y"), path)
 		require.NoError(t, ds.Close())
 	}
-	put(t, filepath.Join(dir, "numbers", "10"), "1.txt", []byte("a"))
-	put(t, filepath.Join(dir, "numbers", "2"), "1.txt", []byte("a"))
-	ds, err := Open(filepath.Join(dir, "numbers"), Options{CSV: CSVOptions{Numbers: "so"}})
+	put(t, filepath.Join(dir, "numbers", "10"), "1.png", pngOf(t, noise(1)))
+	put(t, filepath.Join(dir, "numbers", "2"), "1.png", pngOf(t, noise(1)))
+	ds, err := Open(filepath.Join(dir, "numbers"), Options{CSV: CSVOptions{Numbers: "so"}, Images: ImageOptions{Size: 4}})
 	require.NoError(t, err)
 	assert.Equal(t, []int64{10, 2}, all[int64](t, ds, "y"), "folders with the names of numbers")
 }

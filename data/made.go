@@ -75,7 +75,7 @@ func (m *InMemory) scratch(have []*scratch) []*scratch {
 }
 
 // Repeats reports whether every epoch is known to have the same samples in the same order. This
-// is false after Shuffle, and after Augment and Map, whose functions may use the epoch.
+// is false after Shuffle, and after Map, whose function may use the epoch.
 func (m *InMemory) Repeats() bool {
 	if m.shuffled {
 		return false
@@ -94,7 +94,7 @@ func (m *InMemory) makes() bool {
 	return slices.ContainsFunc(m.columns, func(c column) bool { return c.made != nil })
 }
 
-// Workers returns the dataset with n goroutines per pass that decode, augment and map samples. n below
+// Workers returns the dataset with n goroutines per pass that decode and map samples. n below
 // 1, the default, means GOMAXPROCS; n above 1024 means 1024. The number of goroutines does not change
 // the batches. Stored samples are copied by one goroutine.
 func (m *InMemory) Workers(n int) *InMemory {
@@ -189,7 +189,7 @@ func (g *mapped[D, S]) source(w *scratch, s Sample) ([]S, error) {
 
 // Scale returns the dataset with a field of uint8, or of images as float32 (ImageOptions.Float),
 // converted linearly to float32, so that 0 becomes low and 255 becomes high. Scale("x", 0, 1) divides
-// by 255. Call Augment before Scale: after Scale, Jitter does not clamp.
+// by 255.
 func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	c, ok := m.column(field)
 	if !ok {

@@ -14,14 +14,14 @@ import (
 
 // InMemory is a dataset with random access to its samples, which are in memory, in a file, or
 // made on demand, such as decoded images. It is immutable and safe for concurrent use. Shuffle,
-// Split, Drop, Augment and Workers return datasets that share its values.
+// Split, Drop, Map and Workers return datasets that share its values.
 //
 // A pass copies samples to buffers that later passes reuse, so a consumer may change a batch in place.
 type InMemory struct {
 	name    string
 	columns []column
 	// rows selects the rows of the columns that are in this dataset; nil selects the first n.
-	rows *subset
+	rows []uint32
 	n    int
 	// lines are the line numbers of all rows in a text file; nil for other sources.
 	lines []int

@@ -6,7 +6,6 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"slices"
-	"sort"
 )
 
 // splitStream is the random stream of Split. It differs from every epoch, since epochs are not negative.
@@ -41,11 +40,11 @@ const maxStored = 1 << 20
 type order struct {
 	rows     []uint32     // stored rows; nil if they are computed
 	shuffled *permutation // of the positions; nil for the order of the file
-	of       *subset      // the rows to which the positions refer; nil means all rows
+	of       []uint32     // the rows to which the positions refer, ascending; nil means all rows
 }
 
 // newOrder returns a random order of n rows, of a subset or of all. It reuses the memory of a slice.
-func newOrder(n int, of *subset, reused *[]uint32, seed, stream uint64) order {
+func newOrder(n int, of []uint32, reused *[]uint32, seed, stream uint64) order {
 	if n > maxStored {
 		return order{shuffled: newPermutation(n, seed, stream), of: of}
 	}
@@ -56,7 +55,7 @@ func newOrder(n int, of *subset, reused *[]uint32, seed, stream uint64) order {
 	shuffleOrder(rows, seed, stream)
 	if of != nil {
 		for i, at := range rows {
-			rows[i] = of.at(int(at))
+			rows[i] = of[at]
 		}
 	}
 	return order{rows: rows}
@@ -68,21 +67,17 @@ func (o order) between(reused *[]uint32, from, to int) []uint32 {
 	if o.rows != nil {
 		return o.rows[from:to]
 	}
-	if o.shuffled == nil && o.of == nil {
+	if o.shuffled == nil {
+		if o.of != nil {
+			return o.of[from:to]
+		}
 		return nil
 	}
 	rows := slices.Grow((*reused)[:0], to-from)
 	for position := from; position < to; position++ {
-		row := uint32(position)
-		switch {
-		case o.of == nil:
-			row = o.shuffled.at(row)
-		case o.shuffled != nil:
-			row = o.of.at(int(o.shuffled.at(row)))
-		case len(rows) > 0:
-			row = o.of.next(rows[len(rows)-1])
-		default:
-			row = o.of.at(position)
+		row := o.shuffled.at(uint32(position))
+		if o.of != nil {
+			row = o.of[row]
 		}
 		rows = append(rows, row)
 	}
@@ -118,58 +113,6 @@ func (p *permutation) at(i uint32) uint32 {
 			return uint32(v)
 		}
 	}
-}
-
-// subset is a set of rows in ascending order, with one bit for each row of the source.
-type subset struct {
-	bits   []uint64
-	before []uint32 // number of members before each block of blockWords words
-}
-
-const blockWords = 8
-
-func newSubset(rows int) *subset { return &subset{bits: make([]uint64, (rows+63)/64)} }
-
-func (s *subset) add(row uint32) { s.bits[row/64] |= 1 << (row % 64) }
-
-// complete prepares the method at, after the last change of the bits.
-func (s *subset) complete() *subset {
-	n := 0
-	s.before = make([]uint32, 0, len(s.bits)/blockWords+1)
-	for i, word := range s.bits {
-		if i%blockWords == 0 {
-			s.before = append(s.before, uint32(n))
-		}
-		n += bits.OnesCount64(word)
-	}
-	return s
-}
-
-// at returns member i.
-func (s *subset) at(i int) uint32 {
-	block := sort.Search(len(s.before), func(b int) bool { return int(s.before[b]) > i }) - 1
-	left := i - int(s.before[block])
-	at := block * blockWords
-	for n := bits.OnesCount64(s.bits[at]); left >= n; n = bits.OnesCount64(s.bits[at]) {
-		left -= n
-		at++
-	}
-	word := s.bits[at]
-	for ; left > 0; left-- {
-		word &= word - 1
-	}
-	return uint32(64*at + bits.TrailingZeros64(word))
-}
-
-// next returns the member after another one, which is not the last.
-func (s *subset) next(row uint32) uint32 {
-	at := row / 64
-	word := s.bits[at] &^ (uint64(1)<<(row%64+1) - 1)
-	for word == 0 {
-		at++
-		word = s.bits[at]
-	}
-	return 64*at + uint32(bits.TrailingZeros64(word))
 }
 
 // maxSamples is the maximum length of an order, whose row numbers have 32 bits.

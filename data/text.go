@@ -8,10 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
-
-	"steadyfit/data/internal/fault"
-	"steadyfit/data/internal/image"
-	"steadyfit/internal/dtype"
 )
 
 // openText reads a CSV file or JSON lines.
@@ -105,28 +101,4 @@ func notUTF8(text string) *RowError {
 		wrong.Found = quote(text[at:])
 	}
 	return wrong
-}
-
-// textDecoder reads the texts of class folders, byte for byte.
-type textDecoder struct{}
-
-func (textDecoder) kind() *fileKind { return textKind }
-
-func (textDecoder) column() column { return column{width: 1, kind: dtype.For[string]()} }
-
-func (textDecoder) describe() string { return textKind.many }
-
-func (textDecoder) decode(_ *scratch, dst vector, at int, file image.Source, size int64) error {
-	if size > maxRow {
-		return fmt.Errorf("%w: a text of %d bytes, more than the limit of %d: divide or remove it", ErrTooLarge, size, maxRow)
-	}
-	raw := make([]byte, size)
-	if _, err := io.ReadFull(file, raw); err != nil {
-		return fault.Read(err)
-	}
-	if !utf8.Valid(raw) {
-		return notUTF8(string(raw))
-	}
-	dst.(vec[string])[at] = string(raw)
-	return nil
 }

@@ -18,8 +18,8 @@ func (m *InMemory) Shuffle(seed uint64) *InMemory {
 }
 
 // Split divides the dataset at random into two datasets. The first has the given fraction of the
-// samples, and both keep the order of the samples. Each needs about one bit per sample. An empty part is
-// an error. For a validation part of 10%:
+// samples, and both keep the order of the samples. They need 4 bytes per sample. An empty part is an error. For a
+// validation part of 10%:
 //
 //	train, validation, err := all.Split(0.9, seed)
 func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory, err error) {
@@ -31,49 +31,19 @@ func (m *InMemory) Split(fraction float64, seed uint64) (first, second *InMemory
 		return nil, nil, fmt.Errorf("%s: cannot split %d samples at %v: one part would be empty", m.name, m.n, fraction)
 	}
 	var reused [2][]uint32
-	order := newOrder(m.n, m.rows, &reused[0], seed, splitStream)
-	// Only the rows of the smaller part are computed.
-	from, to := 0, k
-	if k > m.n/2 {
-		from, to = k, m.n
-	}
-	found := newSubset(m.sourceRows())
-	for at := from; at < to; at += maxStored {
-		for _, row := range order.between(&reused[1], at, min(at+maxStored, to)) {
-			found.add(row)
-		}
-	}
-	rest := newSubset(m.sourceRows())
-	for i := range rest.bits {
-		all := ^uint64(0)
-		if m.rows != nil {
-			all = m.rows.bits[i]
-		} else if last := m.n - 64*i; last < 64 {
-			all = 1<<last - 1
-		}
-		rest.bits[i] = all &^ found.bits[i]
-	}
-	if k > m.n/2 {
-		found, rest = rest, found
-	}
-	first = m.pick(found, k, fmt.Sprintf("%d of %d samples", k, m.n))
-	second = m.pick(rest, m.n-k, fmt.Sprintf("the other %d of %d samples", m.n-k, m.n))
+	rows := newOrder(m.n, m.rows, &reused[0], seed, splitStream).between(&reused[1], 0, m.n)
+	slices.Sort(rows[:k])
+	slices.Sort(rows[k:])
+	first = m.pick(rows[:k], fmt.Sprintf("%d of %d samples", k, m.n))
+	second = m.pick(rows[k:], fmt.Sprintf("the other %d of %d samples", m.n-k, m.n))
 	return first, second, nil
 }
 
-// sourceRows returns a number above all rows of the dataset.
-func (m *InMemory) sourceRows() int {
-	if m.rows != nil {
-		return 64 * len(m.rows.bits)
-	}
-	return m.n
-}
-
-// pick returns the n samples at rows.
-func (m *InMemory) pick(rows *subset, n int, what string) *InMemory {
+// pick returns the samples at rows.
+func (m *InMemory) pick(rows []uint32, what string) *InMemory {
 	v := m.view()
 	v.name = fmt.Sprintf("%s (%s)", m.name, what)
-	v.rows, v.n = rows.complete(), n
+	v.rows, v.n = rows, len(rows)
 	return v
 }
 
@@ -111,22 +81,6 @@ func (m *InMemory) Drop(fields ...string) (*InMemory, error) {
 		}
 	}
 	return m.selected(left...)
-}
-
-// Reshape returns the dataset with another sample shape for a field. The number of elements must stay
-// the same: Reshape("x", 8, 8, 1) turns rows of 64 pixels into images.
-func (m *InMemory) Reshape(field string, shape ...int) (*InMemory, error) {
-	v, at, err := m.editable(field)
-	if err != nil {
-		return nil, err
-	}
-	c := &v.columns[at]
-	if n, err := elements(shape); err != nil || n != c.width {
-		return nil, fmt.Errorf("%s: field %q is %s, which cannot have the shape %v: it has %d elements per sample: %w",
-			m.name, field, describeField(c.kind.Name, c.shape), shape, c.width, ErrField)
-	}
-	c.shape = slices.Clone(shape)
-	return v, nil
 }
 
 // editable returns a view with a copy of the columns, and the index of a field.

@@ -640,9 +640,9 @@ func must(text []byte, err error) []byte {
 	return text
 }
 
-// An interrupted run with augmentation by several workers gives the numbers of an uninterrupted
+// An interrupted run on samples that several workers change at random gives the numbers of an uninterrupted
 // run, and leaves no goroutine.
-func TestResumeWithAugmentedData(t *testing.T) {
+func TestResumeWithChangedData(t *testing.T) {
 	train := func(workers, ahead int) data.Dataset {
 		ds, err := data.Map(samples(t, 40), "x", "noise", []int{2}, func(s data.Sample, dst, src []float32) error {
 			noise := s.Random(3)

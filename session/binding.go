@@ -205,7 +205,7 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 				err = in.fit(append([]int{size}, f.Shape...), 0)
 			}
 		}
-		err = cmp.Or(otherKind(ds, in, f), columnsHint(shapeHint(err, in, f, inputs.IsLabel(model, in.Tensor)), in, f))
+		err = columnsHint(shapeHint(err, in, f, inputs.IsLabel(model, in.Tensor)), in, f)
 		if (f.Type == "string") != (in.DType == tfbind.String) || in.DType == tfbind.Bool && f.Type != "bool" {
 			fix := ""
 			if f.Type == "string" {
@@ -218,18 +218,6 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 		}
 	}
 	return fields, nil
-}
-
-// otherKind returns an error if class folders have images for an input of text, or texts for another input.
-func otherKind(ds data.Dataset, in *input, f data.FieldSpec) error {
-	m, ok := ds.(*data.InMemory)
-	switch isText := f.Type == "string"; {
-	case !ok || f.Name != "x" || isText == (in.DType == tfbind.String) || m.Len() == 0 || m.FilePath(0) == "":
-		return nil
-	case isText:
-		return fmt.Errorf("%w: the model takes %s (%s), and the folder has texts", ErrData, samplesText(in.Shape), in.DType)
-	}
-	return fmt.Errorf("%w: the model takes text, and the folder has images", ErrData)
 }
 
 // shapeHint returns the error for a field whose shape does not fit an input, with what to write

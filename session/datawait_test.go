@@ -49,7 +49,7 @@ func pictures(t testing.TB, n int) string {
 	return dir
 }
 
-// BenchmarkDataWait trains image-224 on batches of 32 PNG images, which are decoded, augmented and
+// BenchmarkDataWait trains image-224 on batches of 32 PNG images, which are decoded and
 // read ahead as `steadyfit fit` does by default. An op is a step. The result wait-% is the share of
 // the time in which a step waited for its batch.
 //
@@ -59,9 +59,7 @@ func BenchmarkDataWait(b *testing.B) {
 	ds, err := data.Open(pictures(b, batch*max(b.N, warmup)),
 		data.Options{Images: data.ImageOptions{Size: 224, Float: true}})
 	require.NoError(b, err)
-	ds, err = ds.Shuffle(1).Augment("x", data.Augmentation{Flip: true, Crop: 16, Jitter: 0.1, Seed: 1})
-	require.NoError(b, err)
-	ds, err = ds.Scale("x", 0, 1)
+	ds, err = ds.Shuffle(1).Scale("x", 0, 1)
 	require.NoError(b, err)
 	s := open(b, "image-224", session.Options{})
 	train := func(steps int) fit.Record {

@@ -110,7 +110,7 @@ func TestColumnOfText(t *testing.T) {
 	require.ErrorContains(t, err, `no column "review", which input x of the model takes`)
 }
 
-// A column of text with the name of the input is recorded, too. Texts in class folders have no column.
+// A column of text with the name of the input is recorded, too.
 func TestColumnOfTextNamedLikeTheInput(t *testing.T) {
 	m := modelOf(nil, []savedmodels.Tensor{{Name: "text", DType: dtype.String, Shape: []int64{-1}}}, []savedmodels.Tensor{floats("y")})
 	trained := recorded(t, m, Data{Path: file(t, "t.csv", "text,label\ngood,1\nbad,0\n")})
@@ -122,12 +122,6 @@ func TestColumnOfTextNamedLikeTheInput(t *testing.T) {
 	ds, err := open(t, trained, "evaluate", Data{Path: file(t, "more.jsonl", `{"id": "n1", "text": "fine", "label": 1}`)})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"fine"}, values[string](t, ds, "text"))
-	dir := t.TempDir()
-	for _, class := range []string{"0", "1"} {
-		require.NoError(t, os.Mkdir(filepath.Join(dir, class), 0o777))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, class, "1.txt"), []byte(class), 0o666))
-	}
-	assert.Nil(t, recorded(t, m, Data{Path: dir}).Metadata.Columns)
 }
 
 // The label of a model has any name: that of an input that only train takes, or that the options select.

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"steadyfit/cluster"
-	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/internal/budget"
 	"steadyfit/internal/contract"
@@ -47,8 +46,8 @@ type Config struct {
 	// ValidationFraction is the fraction of the training data that is used for validation, above 0
 	// and below 1. Validation must then be empty.
 	ValidationFraction float64
-	// Seed is the seed of shuffling, ValidationFraction, Augmentation, and models that take a
-	// seed. It is at most math.MaxInt64.
+	// Seed is the seed of shuffling, ValidationFraction, and models that take a seed. It is at most
+	// math.MaxInt64.
 	Seed uint64
 	// Shuffle shuffles the samples in each epoch.
 	Shuffle bool
@@ -58,8 +57,6 @@ type Config struct {
 	// ClassWeights are the weights of classes in the loss, by number or name. Other classes
 	// have weight 1. The model needs the input sample_weight and exactly one label.
 	ClassWeights map[string]float64
-	// Augmentation changes training images at random.
-	Augmentation data.Augmentation
 
 	// Session and loop.
 

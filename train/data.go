@@ -138,9 +138,6 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 		return nil, err
 	}
 	r.text = len(r.csv.Inputs) == 1 && r.csv.Inputs[0].Type == "string"
-	if r.text { // images need a size to be opened; checkData then refuses them
-		r.images.Height, r.images.Width = cmp.Or(r.images.Height, 1), cmp.Or(r.images.Width, 1)
-	}
 	m := cmp.Or(model.Metadata, &savedmodels.Metadata{})
 	r.record = m.DataRecord
 	r.csv.Known = r.columns()
@@ -296,7 +293,7 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 	if err == nil && len(r.Ignore) > 0 {
 		ds, err = r.without(ds)
 	}
-	if err == nil && !(r.text && imageFields(ds) != nil) { // checkData refuses images for a text model
+	if err == nil {
 		err = r.checkClasses(ds)
 	}
 	if err == nil {

@@ -294,103 +294,25 @@ func TestNamesAndClassesDifferInNumber(t *testing.T) {
 			"write numbers, or export the model with its class names: "+data.ErrLabel.Error())
 }
 
-// Augmentation is refused if it is unclear which field is the image, or if another field, such as a
-// mask, would not move with it.
-func TestAugmentedFields(t *testing.T) {
-	image := func(name string, shape ...int) data.Field {
-		n := 1
-		for _, size := range shape {
-			n *= size
-		}
-		return data.Field{Name: name, Array: data.Array{Shape: shape, Values: make([]float32, n)}}
-	}
-	tensor := func(name string, shape ...int64) savedmodels.Tensor {
-		return savedmodels.Tensor{Name: name, DType: tfbind.Float32, Shape: shape}
-	}
-	x, mask := tensor("x", -1, 8, 6, 3), tensor("mask", -1, 8, 6, 1)
-	flip := data.Augmentation{Flip: true}
-	for _, c := range []struct {
-		name     string
-		features []savedmodels.Tensor
-		label    savedmodels.Tensor
-		change   data.Augmentation
-		fields   []data.Field
-		says     string // empty if x is augmented
-	}{
-		{"class", []savedmodels.Tensor{x}, tensor("y", -1), flip, []data.Field{image("x", 2, 8, 6, 3), image("y", 2)}, ""},
-		{"grey image", []savedmodels.Tensor{tensor("x", -1, 8, 6)}, tensor("y", -1), flip,
-			[]data.Field{image("x", 2, 8, 6), image("y", 2)}, ""},
-		{"mask", []savedmodels.Tensor{x}, mask, flip, []data.Field{image("x", 2, 8, 6, 3), image("mask", 2, 8, 6, 1)},
-			"field mask of made has a value for each pixel of x"},
-		{"crop", []savedmodels.Tensor{x}, mask, data.Augmentation{Crop: 1},
-			[]data.Field{image("x", 2, 8, 6, 3), image("mask", 2, 8, 6, 1)}, "field mask of made"},
-		{"jitter", []savedmodels.Tensor{x}, mask, data.Augmentation{Jitter: 0.5},
-			[]data.Field{image("x", 2, 8, 6, 3), image("mask", 2, 8, 6, 1)}, ""},
-		{"two images", []savedmodels.Tensor{tensor("left", -1, 8, 6, 3), x}, tensor("y", -1), flip,
-			[]data.Field{image("left", 2, 8, 6, 3), image("x", 2, 8, 6, 3), image("y", 2)},
-			"the fields left and x of made both have the shape of images"},
-		{"sequence", []savedmodels.Tensor{tensor("a", -1, 5, 4), x}, tensor("y", -1), flip,
-			[]data.Field{image("a", 2, 5, 4), image("x", 2, 8, 6, 3), image("y", 2)}, "the fields a and x of made both"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			predict := savedmodels.Signature{Name: "predict", Inputs: c.features}
-			learn := savedmodels.Signature{Name: "train", Inputs: append(append([]savedmodels.Tensor{}, c.features...), c.label)}
-			model := &savedmodels.Model{Signatures: []savedmodels.Signature{predict, learn},
-				Roles: savedmodels.Roles{Train: "train", Predict: "predict"}}
-			ds, err := data.New("made", c.fields...)
-			require.NoError(t, err)
-			tr := &training{Config: Config{Augmentation: c.change, Loop: fit.Loop{Batch: 2}}, model: model, reader: &reader{}}
-			got, err := tr.augmented(ds, "train")
-			if c.says != "" {
-				require.ErrorContains(t, err, c.says)
-				return
-			}
-			require.NoError(t, err)
-			assert.NotSame(t, ds, got)
-		})
-	}
-}
-
-// The error for a folder of images and a text model, or of texts and another model, says what the model
-// takes.
-func TestFolderOfTheOtherKind(t *testing.T) {
+// A folder of images is refused for a model that takes text, and a prediction needs no class folders.
+func TestFolderOfImages(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	sig, err := m.Signature(m.Roles.Predict)
 	require.NoError(t, err)
-	texts := t.TempDir()
-	require.NoError(t, os.Mkdir(filepath.Join(texts, "0"), 0o777))
-	require.NoError(t, os.WriteFile(filepath.Join(texts, "0", "1.txt"), []byte("a text"), 0o666))
-	_, err = OpenData(m, m.Roles.Predict, Data{Path: texts}, "test", data.Pass{Batch: 2})
-	require.ErrorIs(t, err, session.ErrData)
-	assert.ErrorContains(t, err, texts+": field x for signature predict, input x: the data does not fit the model: the "+
-		"model takes samples of shape [64] (float32), and the folder has texts")
 	images := filepath.Join("..", "session", "testdata", "jpeg", "png")
 	_, err = OpenData(m, m.Roles.Predict, Data{Path: images}, "test", data.Pass{Batch: 2})
 	var size *option.Error
 	require.ErrorAs(t, err, &size)
 	assert.Equal(t, "ImageOptions.Size", size.Option)
-	in := sig.Input("x")
-	in.DType, in.Shape = tfbind.String, []int64{-1}
-	_, err = OpenData(m, m.Roles.Predict, Data{Path: images}, "test", data.Pass{Batch: 2})
-	require.ErrorIs(t, err, session.ErrData)
-	assert.ErrorContains(t, err, images+": field x for signature predict, input x: the data does not fit the model: "+
-		"the model takes text, and the folder has images")
-	// Only predictions take a folder without classes.
-	flat := Data{Path: filepath.Join(texts, "0")}
+	flat := Data{Path: filepath.Join(images, "0"), Height: 8, Width: 8}
 	_, err = opened(t, m, flat)
 	require.ErrorAs(t, err, new(*InputError))
-	require.ErrorContains(t, err, flat.Path+": it has no class folders")
 	ds, err := OpenData(m, m.Roles.Predict, flat, "test", data.Pass{Batch: 2})
 	require.NoError(t, err)
-	assert.Equal(t, "1.txt", ds.FilePath(0))
-	assert.Equal(t, []string{"a text"}, values[string](t, ds, "x"))
-	// The error is about the kind of files, not about the names of the classes, which differ, too.
-	sig, err = m.Signature(m.Roles.Evaluate)
-	require.NoError(t, err)
-	in = sig.Input("x")
-	in.DType, in.Shape = tfbind.String, []int64{-1}
-	_, err = opened(t, m, Data{Path: images})
+	assert.NotEmpty(t, ds.FilePath(0))
+	sig.Input("x").DType, sig.Input("x").Shape = tfbind.String, []int64{-1}
+	_, err = OpenData(m, m.Roles.Predict, flat, "test", data.Pass{Batch: 2})
 	require.ErrorIs(t, err, session.ErrData)
 }
 

@@ -39,9 +39,6 @@ func (t *training) openData() (err error) {
 	if train, err = t.weighted(train, roles.Train); err != nil {
 		return err
 	}
-	if train, err = t.augmented(train, roles.Train); err != nil {
-		return err
-	}
 	if train, err = t.reader.scaled(train); err != nil {
 		return err
 	}
@@ -53,7 +50,7 @@ func (t *training) openData() (err error) {
 	return nil
 }
 
-// checkImages decodes all images or texts of class folders once, as the training does.
+// checkImages decodes all images once, as the training does.
 func (t *training) checkImages(ctx context.Context) error {
 	if t.imagesChecked {
 		return nil
@@ -215,60 +212,4 @@ func (t *training) weightedClasses(train *data.InMemory, label string, n int) (m
 func (t *training) isFeature(in savedmodels.Tensor) bool {
 	predict, err := t.model.Signature(t.model.Roles.Predict)
 	return err != nil || predict.Input(in.Name) != nil
-}
-
-// augmented augments the images of the training data. The images are in the field of the only
-// feature whose samples have the shape of images or the number of elements of an image.
-func (t *training) augmented(train *data.InMemory, signature string) (*data.InMemory, error) {
-	change := t.Augmentation
-	if change.Seed = t.Seed; change.String() == "" {
-		return train, nil
-	}
-	inputs, fields, err := t.inputs(train, signature)
-	if err != nil {
-		return nil, err
-	}
-	size := t.reader.images
-	var image data.FieldSpec
-	for _, f := range train.Fields() {
-		isInput := func(in savedmodels.Tensor) bool { return t.isFeature(in) && fields[in.Name] == f.Name }
-		row := len(f.Shape) == 1 && f.Shape[0] > 1 && f.Shape[0] == size.Height*size.Width*size.Channels
-		if !slices.ContainsFunc(inputs, isInput) || !row && len(f.Shape) != 2 && len(f.Shape) != 3 {
-			continue
-		}
-		if image.Name != "" {
-			return nil, refuse("Config.Augmentation", change,
-				"the samples of the fields %s and %s of %s both have the shape of images, and only the images of a model with "+
-					"one image input can be augmented", image.Name, f.Name, train.Name())
-		}
-		if row {
-			f.Shape = []int{size.Height, size.Width, size.Channels}
-			if train, err = train.Reshape(f.Name, f.Shape...); err != nil {
-				return nil, err
-			}
-		}
-		image = f
-	}
-	if image.Name == "" {
-		return nil, refuse("Config.Augmentation", change,
-			"the samples of %s do not have the shape of images, [height width] or [height width channels]; for pixels in a "+
-				"row, give the size of the images ({Data.Height})", train.Name())
-	}
-	if err := checkPixels(train, image, change); err != nil {
-		return nil, err
-	}
-	return train.Augment(image.Name, change)
-}
-
-// checkPixels returns an error if an augmentation moves pixels, and another field, such as a mask,
-// has a value for each pixel. That field would not be moved.
-func checkPixels(ds *data.InMemory, image data.FieldSpec, change data.Augmentation) error {
-	for _, f := range ds.Fields() {
-		if (change.Flip || change.Crop > 0) && f.Name != image.Name && len(f.Shape) >= 2 &&
-			slices.Equal(f.Shape[:2], image.Shape[:2]) {
-			return refuse("Config.Augmentation", change, "field %s of %s has a value for each pixel of %s, and would not be "+
-				"flipped or moved with it; leave out flip and crop", f.Name, ds.Name(), image.Name)
-		}
-	}
-	return nil
 }

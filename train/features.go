@@ -99,8 +99,6 @@ func (t *training) tryFeatures(ctx context.Context) error {
 // mayCache returns a noFeatures if the options or the checkpoint forbid a cache of features.
 func (t *training) mayCache() error {
 	switch {
-	case t.Augmentation.String() != "":
-		return no("{Config.Augmentation} changes the images in each epoch")
 	case !t.samples.Repeats():
 		return no("the dataset may have other samples, or another order, in each epoch; {Config.Shuffle} shuffles cached " +
 			"features")

@@ -236,7 +236,6 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.Model, c.Loop.LearningRate = fixed, fit.Constant(0.1) }, "Loop.LearningRate",
 			"Loop.LearningRate: the model has a learning rate or schedule of its own, since it has neither a signature " +
 				"set_learning_rate nor an input learning_rate; leave it out, or export the model with a constant rate"},
-		{func(c *Config) { c.Augmentation = data.Augmentation{Flip: true} }, "Config.Augmentation", "Data.Height"},
 	} {
 		config := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 1}}
 		c.change(&config)

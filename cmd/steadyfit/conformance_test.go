@@ -5,13 +5,10 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -63,9 +60,8 @@ func TestTrainsAsKerasFit(t *testing.T) {
 	}
 }
 
-// trainsOnTexts trains a case whose data is a table of texts on the same texts as arrays, and requires
-// the same losses. It also trains on the texts sorted by class, as JSON lines and as files in class
-// folders, and requires equal losses.
+// trainsOnTexts trains a case whose data is a table of texts on the same texts as arrays and as JSON lines, and
+// requires the same losses.
 func trainsOnTexts(t *testing.T, dir string) {
 	t.Helper()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -74,16 +70,11 @@ func trainsOnTexts(t *testing.T, dir string) {
 	defer table.Close()
 	rows, err := csv.NewReader(table).ReadAll()
 	require.NoError(t, err)
-	rows = rows[1:]
-	slices.SortStableFunc(rows, func(a, b []string) int { return strings.Compare(a[1], b[1]) })
 	var lines bytes.Buffer
-	for i, row := range rows {
+	for _, row := range rows[1:] {
 		y, err := strconv.Atoi(row[1])
 		require.NoError(t, err)
 		require.NoError(t, json.NewEncoder(&lines).Encode(map[string]any{"x": row[0], "y": y}))
-		file := at(filepath.Join("texts", row[1], fmt.Sprintf("%03d.txt", i)))
-		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
-		require.NoError(t, os.WriteFile(file, []byte(row[0]), 0o600))
 	}
 	require.NoError(t, os.WriteFile(at("train.jsonl"), lines.Bytes(), 0o600))
 	losses := func(history string) (found []float64) {
@@ -96,13 +87,12 @@ func trainsOnTexts(t *testing.T, dir string) {
 		}
 		return found
 	}
-	for _, name := range []string{"train.npz", "train.jsonl", "texts"} {
+	for _, name := range []string{"train.npz", "train.jsonl"} {
 		out, err := program(t, "fit", "--model", at("model"), "--data", at(name), "--label", "y", "--history",
 			at(name+".history"), "--shuffle=false", "--batch", "16", "--epochs", "3").CombinedOutput()
 		require.NoError(t, err, "%s: %s", name, out)
 	}
 	require.Len(t, losses("history.jsonl"), 3)
 	assert.Equal(t, losses("history.jsonl"), losses("train.npz.history"))
-	assert.Equal(t, losses("train.jsonl.history"), losses("texts.history"))
-	assert.NotEqual(t, losses("train.npz.history"), losses("texts.history"), "the order differs")
+	assert.Equal(t, losses("history.jsonl"), losses("train.jsonl.history"))
 }

@@ -167,8 +167,6 @@ func (s *settings) dataFlags() []flag {
 			&s.Data.Ignore},
 		{"max-data", onModel + " inspect", "maximum size of decompressed data (default 64MiB plus 50 times the file size)",
 			"Options.MaxBytes", newSize(&s.Data.MaxBytes, 1)},
-		{"augment", "fit", "random changes to training images, as in flip,crop:4,jitter:0.1", "Config.Augmentation",
-			newParsed(&s.Augmentation, "changes", data.ParseAugmentation)},
 		{"model", "matrix", "SavedModel folder or builtin:NAME for the workload user", "", &s.Model},
 		{"data", "matrix", "data of the workload user (default: synthetic batches)", "", &s.Data.Path},
 		{"steps", "matrix", "train steps per run of the workload user, at least 40", "", newCount(&s.steps, userLeast)},
@@ -200,7 +198,7 @@ func (s *settings) trainingFlags() []flag {
 		{"shuffle", "fit explain", "shuffle the training data in each epoch", "Config.Shuffle", &s.Shuffle},
 		{"drop-remainder", "fit", "drop a last batch that is smaller than the others", "Loop.DropRemainder",
 			&s.Loop.DropRemainder},
-		{"seed", "fit", "seed of shuffling, splitting, augmentation, and of models that take one", "Config.Seed", &s.Seed},
+		{"seed", "fit", "seed of shuffling, splitting, and of models that take one", "Config.Seed", &s.Seed},
 	}
 }
 

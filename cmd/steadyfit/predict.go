@@ -27,9 +27,9 @@ in the order of the data: all outputs to .csv and .jsonl, one output to .npy. If
 dataset has a training and a test part, predict uses the test part. --keep names
 columns of the data to write first, as data.NAME if an output is called NAME. In
 .csv, the values of an output with one value per class of the model have the names of
-the classes. For a folder of images or texts, with or without class folders, .csv and
-.jsonl have a last column file with the path of the file in the folder, unless an
-output is called file.`,
+the classes. For a folder of images, with or without class folders, .csv and .jsonl
+have a last column file with the path of the file in the folder, unless an output is
+called file.`,
 		Example: "  steadyfit predict --model out/digits --data builtin:digits --out predictions.csv",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
