@@ -17,6 +17,9 @@ import (
 
 // PreprocessingOptions configure a preprocessing graph.
 type PreprocessingOptions struct {
+	// Name identifies the graph in messages and checkpoints. Change Name when the graph changes, so that a
+	// checkpoint with the old graph is rejected.
+	Name string
 	// Field is the field of the data that the graph transforms.
 	Field string
 	// Input and Output are names of tensors in the graph, such as "images" or "augmented:0". Their
@@ -67,7 +70,6 @@ type preprocessed struct {
 	o      PreprocessingOptions
 	at     int // index of the field
 	fields []data.FieldSpec
-	sum    string // hash of the graph
 	in     tfbind.DType
 
 	// The field mu of side protects the native step.
@@ -76,8 +78,8 @@ type preprocessed struct {
 }
 
 func (d *preprocessed) load(graph []byte) (err error) {
-	if d.o.Input == "" || d.o.Output == "" {
-		return fmt.Errorf("%w: Input and Output must be names of tensors", errPreprocessing)
+	if d.o.Name == "" || d.o.Input == "" || d.o.Output == "" {
+		return fmt.Errorf("%w: set Name, and the names of the tensors Input and Output", errPreprocessing)
 	}
 	ops, err := graphdef.Ops(graph) // also those of functions, which have the bodies of loops and conditions
 	for _, op := range ops {
@@ -86,9 +88,6 @@ func (d *preprocessed) load(graph []byte) (err error) {
 				"use stateless operations, with random numbers from the seed of SeedInput", op.Name, op.Type, keeps,
 				errPreprocessing)
 		}
-	}
-	if err == nil {
-		d.sum, err = graphdef.Sum(graph)
 	}
 	config, configErr := d.o.Device.ConfigProto()
 	if err = errors.Join(err, configErr); err == nil {
@@ -169,7 +168,7 @@ func (d *preprocessed) Fields() []data.FieldSpec { return slices.Clone(d.fields)
 func (d *preprocessed) Source() data.Dataset { return d.Dataset }
 
 func (d *preprocessed) Describe() string {
-	text := fmt.Sprintf("field %q through a graph (sha256 %s)", d.o.Field, d.sum)
+	text := fmt.Sprintf("field %q through the graph %q", d.o.Field, d.o.Name)
 	if d.o.SeedInput != "" {
 		text += fmt.Sprintf(", seed %d", d.o.Seed)
 	}

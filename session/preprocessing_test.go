@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"slices"
@@ -53,7 +54,7 @@ func preprocess(t testing.TB, ds data.Dataset, g *graphdef.Graph, o session.Prep
 	t.Helper()
 	def, err := g.Bytes()
 	require.NoError(t, err)
-	o.Field, o.Input, o.Output = "x", "x", "y"
+	o.Name, o.Field, o.Input, o.Output = cmp.Or(o.Name, "g"), "x", "x", "y"
 	got, closed, err := session.Preprocess(t.Context(), ds, def, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, closed()) })
@@ -165,12 +166,12 @@ func TestPreprocessingErrors(t *testing.T) {
 		is    error
 		says  []string
 	}{
-		{"no input", floats(), session.PreprocessingOptions{Field: "x", Input: "images", Output: "x"}, tfbind.ErrNotFound, []string{`tensor "images"`}},
-		{"no output", floats(), session.PreprocessingOptions{Field: "x", Input: "x", Output: "y"}, tfbind.ErrNotFound, []string{`tensor "y"`}},
-		{"no seed", floats(), session.PreprocessingOptions{Field: "x", Input: "x", Output: "x", SeedInput: "s"}, tfbind.ErrNotFound, []string{`tensor "s"`}},
+		{"no input", floats(), session.PreprocessingOptions{Name: "g", Field: "x", Input: "images", Output: "x"}, tfbind.ErrNotFound, []string{`tensor "images"`}},
+		{"no output", floats(), session.PreprocessingOptions{Name: "g", Field: "x", Input: "x", Output: "y"}, tfbind.ErrNotFound, []string{`tensor "y"`}},
+		{"no seed", floats(), session.PreprocessingOptions{Name: "g", Field: "x", Input: "x", Output: "x", SeedInput: "s"}, tfbind.ErrNotFound, []string{`tensor "s"`}},
 		{"own random numbers", axis().Add("y", "RandomUniform",
 			graphdef.Attrs{"dtype": float, "T": graphdef.Type(tfbind.Int32)}, "axis"),
-			session.PreprocessingOptions{Field: "x", Input: "x", Output: "y"}, nil,
+			session.PreprocessingOptions{Name: "g", Field: "x", Input: "x", Output: "y"}, nil,
 			[]string{cannotPreprocess, "operation y (RandomUniform) draws random numbers", "SeedInput"}},
 	} {
 		def, err := c.graph.Bytes()
@@ -185,7 +186,7 @@ func TestPreprocessingErrors(t *testing.T) {
 		}
 	}
 	_, _, err := session.Preprocess(ctx, ds, []byte("this is no graph"),
-		session.PreprocessingOptions{Field: "x", Input: "x", Output: "y"})
+		session.PreprocessingOptions{Name: "g", Field: "x", Input: "x", Output: "y"})
 	require.ErrorContains(t, err, "16 bytes are not a valid GraphDef")
 	ended, end := context.WithCancel(ctx)
 	end()
@@ -195,7 +196,7 @@ func TestPreprocessingErrors(t *testing.T) {
 	fails := func(ds data.Dataset, field string, g *graphdef.Graph) error {
 		def, err := g.Bytes()
 		require.NoError(t, err)
-		_, _, err = session.Preprocess(ctx, ds, def, session.PreprocessingOptions{Field: field, Input: "x", Output: "y"})
+		_, _, err = session.Preprocess(ctx, ds, def, session.PreprocessingOptions{Name: "g", Field: field, Input: "x", Output: "y"})
 		return err
 	}
 	lost := axis().Add("y", "Sum", sum, "x", "axis")
@@ -219,7 +220,7 @@ func TestPreprocessingErrors(t *testing.T) {
 	require.ErrorIs(t, fails(words, "x", same), tfbind.ErrType)
 	def, err := same.Bytes()
 	require.NoError(t, err)
-	got, closed, err := session.Preprocess(ctx, ds, def, session.PreprocessingOptions{Field: "x", Input: "x", Output: "y"})
+	got, closed, err := session.Preprocess(ctx, ds, def, session.PreprocessingOptions{Name: "g", Field: "x", Input: "x", Output: "y"})
 	require.NoError(t, err)
 	require.NoError(t, closed())
 	require.NoError(t, closed())
@@ -252,7 +253,7 @@ func TestPreprocessingWithFunctions(t *testing.T) {
 		require.NoError(t, err)
 		return def
 	}
-	o := session.PreprocessingOptions{Field: "x", Input: "x", Output: "y"}
+	o := session.PreprocessingOptions{Name: "g", Field: "x", Input: "x", Output: "y"}
 	ds, err := data.New("two", data.Field{Name: "x", Array: data.Array{Shape: []int{2}, Values: []float32{3, 4}}})
 	require.NoError(t, err)
 	got, closed, err := session.Preprocess(t.Context(), ds,
@@ -311,9 +312,9 @@ func TestPreprocessingDrawsByPosition(t *testing.T) {
 // A resumed training on preprocessed data continues as if it had not been interrupted. A
 // different graph or seed is an error.
 func TestResumeWithPreprocessing(t *testing.T) {
-	train := func(seed int64, g *graphdef.Graph) data.Dataset {
-		return data.Prefetch(preprocess(t, someDigits(t, 400).Shuffle(3), g,
-			session.PreprocessingOptions{Field: "x", SeedInput: "seed", Seed: seed}), 2)
+	train := func(seed int64, name string) data.Dataset {
+		return data.Prefetch(preprocess(t, someDigits(t, 400).Shuffle(3), noisy(),
+			session.PreprocessingOptions{Name: name, SeedInput: "seed", Seed: seed}), 2)
 	}
 	run := func(ctx context.Context, ds data.Dataset, dir string, step func(*fit.State)) ([]float64, error) {
 		loop := fit.Loop{Session: open(t, "digits", session.Options{}), Batch: 100, Epochs: 3, Resume: dir}
@@ -334,25 +335,27 @@ func TestResumeWithPreprocessing(t *testing.T) {
 		}
 		return losses, err
 	}
-	want, err := run(t.Context(), train(1, noisy()), "", func(*fit.State) {})
+	want, err := run(t.Context(), train(1, "noise"), "", func(*fit.State) {})
 	require.NoError(t, err)
 	require.Len(t, want, 3)
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err = run(ctx, train(1, noisy()), dir, func(s *fit.State) {
+	_, err = run(ctx, train(1, "noise"), dir, func(s *fit.State) {
 		if s.Step == 6 {
 			cancel()
 		}
 	})
 	require.ErrorIs(t, err, context.Canceled)
 
-	_, err = run(t.Context(), train(2, noisy()), dir, func(*fit.State) {})
-	require.ErrorIs(t, err, session.ErrMismatch)
-	require.ErrorContains(t, err, "seed 2")
+	for says, ds := range map[string]data.Dataset{"seed 2": train(2, "noise"), `graph "other"`: train(1, "other")} {
+		_, err = run(t.Context(), ds, dir, func(*fit.State) {})
+		require.ErrorIs(t, err, session.ErrMismatch)
+		require.ErrorContains(t, err, says)
+	}
 
 	var steps []int64
-	got, err := run(t.Context(), train(1, noisy()), dir, func(s *fit.State) { steps = append(steps, s.Step) })
+	got, err := run(t.Context(), train(1, "noise"), dir, func(s *fit.State) { steps = append(steps, s.Step) })
 	require.NoError(t, err)
 	require.Equal(t, want[len(want)-2:], got[len(got)-2:])
 	require.Equal(t, int64(7), slices.Min(steps))

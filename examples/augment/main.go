@@ -138,7 +138,7 @@ func (d description) apply(ctx context.Context, ds data.Dataset, seed int64) (ch
 		return nil, nil, fmt.Errorf("serialize the graph: %w", err)
 	}
 	return session.Preprocess(ctx, ds, text.Bytes(), session.PreprocessingOptions{
-		Field: "x", Input: name(d.pixels), Output: name(d.changed), SeedInput: name(d.seed), Seed: seed,
+		Name: "move", Field: "x", Input: name(d.pixels), Output: name(d.changed), SeedInput: name(d.seed), Seed: seed,
 	})
 }
 

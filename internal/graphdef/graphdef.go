@@ -69,23 +69,15 @@ func (g *Graph) Bytes() ([]byte, error) {
 		Versions: &tfproto.VersionDef{Producer: producer}})
 }
 
-func parse(def []byte) (*tfproto.GraphDef, error) {
-	g := &tfproto.GraphDef{}
-	if err := proto.Unmarshal(def, g); err != nil {
-		return nil, fmt.Errorf("the %d bytes are not a valid GraphDef: %w", len(def), err)
-	}
-	return g, nil
-}
-
 // Op is an operation. Function is empty in the main graph.
 type Op struct{ Function, Name, Type string }
 
 // Ops lists the operations of a serialized GraphDef and of its functions, such as the bodies of
 // loops and conditions.
 func Ops(def []byte) ([]Op, error) {
-	g, err := parse(def)
-	if err != nil {
-		return nil, err
+	g := &tfproto.GraphDef{}
+	if err := proto.Unmarshal(def, g); err != nil {
+		return nil, fmt.Errorf("the %d bytes are not a valid GraphDef: %w", len(def), err)
 	}
 	var ops []Op
 	for _, n := range g.GetNode() {
