@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,10 +96,28 @@ func (m *Model) features(file []byte) (*Features, error) {
 	return d.divide()
 }
 
-// Only returns saved_model.pb with only the named signatures, and what they, the saver and loading need
-// of the graph. An exported model has a copy of its layers for each signature. Only reads
-// saved_model.pb again, and returns ErrChanged if the file was replaced.
-func (m *Model) Only(signatures []string) (program []byte, err error) {
+// outputShapes is an attribute that TensorFlow writes for readers of a graph and does not use. It is on each
+// operation of a function.
+const outputShapes = "_output_shapes"
+
+// Program is what TensorFlow needs of a model, besides the values of its variables.
+type Program struct {
+	Graph []byte // a serialized tensorflow.GraphDef
+	// Init is the operation that runs once the variables have their values, such as one that fills tables; empty
+	// if there is none.
+	Init string
+	// Assets are the paths of the files that Init reads, by the tensor that takes the path.
+	Assets map[string]string
+}
+
+// Program returns what the named signatures, the saver and loading need of the model; nil means all
+// signatures. An exported model has a copy of its layers for each signature. Program reads
+// saved_model.pb again, and returns ErrChanged if the file was replaced. For a model of Features, it has all
+// signatures.
+func (m *Model) Program(signatures []string) (*Program, error) {
+	if m.program != nil {
+		return m.program, nil
+	}
 	file, err := m.read()
 	if err != nil {
 		return nil, err
@@ -107,16 +126,23 @@ func (m *Model) Only(signatures []string) (program []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	part := *m
-	part.Signatures = slices.DeleteFunc(slices.Clone(m.Signatures), func(s Signature) bool {
-		return !slices.Contains(signatures, s.Name)
-	})
-	for _, s := range part.Signatures {
-		for _, t := range slices.Concat(s.Inputs, s.Outputs) {
-			d.roots = append(d.roots, t.Op)
+	for _, s := range m.Signatures {
+		if signatures == nil || slices.Contains(signatures, s.Name) {
+			for _, t := range slices.Concat(s.Inputs, s.Outputs) {
+				d.roots = append(d.roots, t.Op)
+			}
 		}
 	}
-	return d.program(&part)
+	return d.program(m)
+}
+
+// Graph returns Program.Graph of all signatures.
+func (m *Model) Graph() ([]byte, error) {
+	p, err := m.Program(nil)
+	if err != nil {
+		return nil, err
+	}
+	return p.Graph, nil
 }
 
 // read reads saved_model.pb again. If the file was replaced, the error is ErrChanged.
@@ -204,35 +230,46 @@ func (d *division) divide() (*Features, error) {
 	named.known.signature = maps.Clone(d.model.known.signature)
 	named.known.signature[train.Name] = named.known.signature[roles.Train]
 	var err error
-	if named.Program, err = d.program(&named); err != nil {
+	if named.program, err = d.program(&named); err != nil {
 		return nil, err
 	}
 	named.settle()
 	return features, nil
 }
 
-// program returns saved_model.pb with the new functions. It keeps only the parts of the original
-// graph that the signatures of m, the saver and loading need. TensorFlow's work for the first run
+// program returns the program with the new functions. It keeps only the parts of the original
+// graph that the roots, the saver of m and loading need. TensorFlow's work for the first run
 // of each signature grows with the size of the graph.
-func (d *division) program(m *Model) ([]byte, error) {
-	roots := append(d.roots, loadOps(d.meta)...)
-	if s := m.Saver; s != nil {
-		roots = append(roots, s.FilenameTensor, s.SaveTensor, s.RestoreOp)
+func (d *division) program(m *Model) (*Program, error) {
+	p := &Program{Assets: map[string]string{}}
+	roots := d.roots
+	load := loadOps(d.meta)
+	load = load[:min(1, len(load))]
+	if t := d.graph.follow(load); len(t.main)+len(t.bodies) > 1 { // more than a NoOp
+		p.Init, _, _ = strings.Cut(load[0], ":")
+		roots = append(roots, p.Init)
+		for _, a := range d.meta.GetAssetFileDef() {
+			name := a.GetTensorInfo().GetName()
+			roots = append(roots, name)
+			p.Assets[name] = filepath.Join(m.Dir, "assets", filepath.FromSlash(a.GetFilename()))
+		}
 	}
-	for _, a := range d.meta.GetAssetFileDef() {
-		roots = append(roots, a.GetTensorInfo().GetName())
+	if s := m.Saver; s != nil {
+		roots = append(roots, s.FilenameTensor, s.SaveTensor)
+		if !m.ByKey {
+			roots = append(roots, s.RestoreOp)
+		}
 	}
 	nodes, library := d.reached(roots, d.library.Function...)
-	meta := proto.CloneOf(d.meta)
-	meta.GraphDef = &tfproto.GraphDef{Node: append(nodes, d.nodes...), Library: library,
-		Versions: d.def.GetVersions()}
-	maps.DeleteFunc(meta.SignatureDef, func(name string, _ *tfproto.SignatureDef) bool {
-		return name != initSignature && !slices.ContainsFunc(m.Signatures, func(s Signature) bool {
-			return s.Name == name && !slices.ContainsFunc(s.Outputs,
-				func(t Tensor) bool { return strings.HasPrefix(t.Op, addedPrefix) })
-		})
-	})
-	return proto.Marshal(&tfproto.SavedModel{SavedModelSchemaVersion: 1, MetaGraphs: []*tfproto.MetaGraphDef{meta}})
+	for _, f := range library.Function {
+		for _, n := range f.GetNodeDef() {
+			delete(n.Attr, outputShapes)
+		}
+	}
+	var err error
+	p.Graph, err = proto.Marshal(&tfproto.GraphDef{Node: append(nodes, d.nodes...), Library: library,
+		Versions: d.def.GetVersions()})
+	return p, err
 }
 
 // copied returns copies of the nodes that a signature needs, with a prefix in their names, to

@@ -92,20 +92,26 @@ func (m *Model) frozenSum() string {
 	return bundle.Sum(tensors, m.frozen())
 }
 
-// findBase computes Base. Errors leave it empty: TensorFlow reports a damaged index when it
+// findBase computes ByKey and Base. Errors leave them empty: TensorFlow reports a damaged index when it
 // loads the model.
 func (m *Model) findBase() {
+	tensors, err := bundle.Read(m.weights())
 	seen := map[string]bool{}
+	m.ByKey = err == nil
 	for _, v := range m.Variables {
 		if !v.Saved && !v.Restored {
 			continue
 		}
 		if v.Key == "" || seen[v.Key] || v.Container != "" {
+			m.ByKey = false
 			return
 		}
+		_, stored := tensors[v.Key]
+		m.ByKey = m.ByKey && stored && v.Saved && v.Restored
 		seen[v.Key] = true
 	}
-	m.Base = m.frozenSum()
+	m.ByKey = m.ByKey && len(tensors) == len(seen)
+	m.Base = bundle.Sum(tensors, m.frozen())
 }
 
 // weights returns the prefix of the files with the model's own values.

@@ -53,15 +53,16 @@ type Model struct {
 	// checksums of their values. An adapter fits only models with the same Base. Base is empty if
 	// no variable is frozen, or if the names of variables in checkpoints are unknown.
 	Base string
-	// Program is loaded instead of the file saved_model.pb in Dir, with the variables and assets in
-	// Dir. It is nil for a model as it was opened.
-	Program []byte
+	// ByKey means that the saver restores variables and nothing else, each from the whole tensor Variable.Key of
+	// a checkpoint, so setting the variables from these tensors replaces it.
+	ByKey bool
 	// Inexact is the reason why the gradients of micro-batches differ from those of the whole batch,
 	// according to the graph; empty if the graph shows none.
 	Inexact string
 
-	known knowledge
-	notes error // the error of reading Metadata
+	program *Program // replaces that in Dir for a model of Features; nil otherwise
+	known   knowledge
+	notes   error // the error of reading Metadata
 }
 
 // knowledge has the facts of the graph, from which roles and problems are derived.

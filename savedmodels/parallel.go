@@ -87,7 +87,7 @@ type ParallelOptions struct {
 // Parallel returns the step of a rank. Without ParallelOptions.Inexact, variables that would differ
 // between ranks are an error. The model needs the roles Gradients and Apply.
 func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
-	if m.Program != nil {
+	if m.program != nil {
 		return nil, fmt.Errorf("%w: its frozen part is computed in advance (Features)", errNotParallel)
 	}
 	file, err := m.read()

@@ -174,6 +174,7 @@ func TestAdapterNeedsNamesOfWeights(t *testing.T) {
 			}
 		}
 		change(m.Variables, weights[0], weights[1])
+		m.ByKey = false
 		require.ErrorIs(t, session.CheckAdapter(&m, a), session.ErrMismatch)
 		require.ErrorIs(t, session.CheckAdapter(&m, nil), session.ErrMismatch)
 		altered := openModel(t, &m, session.Options{})

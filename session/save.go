@@ -34,52 +34,6 @@ func (s *Session) Save(ctx context.Context, prefix string) error {
 
 // saveAll writes all variables with the model's saver.
 func (s *Session) saveAll(ctx context.Context, prefix string) error {
-	return s.withPrefix("save", prefix, func(saver *savedmodels.Saver, feeds tfbind.Feeds) error {
-		target, err := s.tf.Graph().Output(saver.SaveTensor)
-		if err != nil {
-			return err
-		}
-		// TensorFlow writes to this folder and then renames the files. After an error it does
-		// not remove the folder (TensorFlow 2.21).
-		temp := prefix + "_temp"
-		_, there := os.Lstat(temp)
-		var out tfbind.Results
-		s.saves.run(func() {
-			out, err = s.tf.Run(ctx, feeds, []tfbind.Output{target}, tfbind.RunOptions{Proto: s.inCaller()})
-		})
-		if err != nil {
-			if errors.Is(there, fs.ErrNotExist) && !remote(prefix) {
-				_ = os.RemoveAll(temp)
-			}
-			vars, _ := stateVariables(s.model)
-			return saveError(prefix, vars, err)
-		}
-		return out.Close()
-	})
-}
-
-// Restore sets all variables from the files of Save, or from a complete checkpoint such as the
-// weights of a SavedModel. If the files are for a model with other frozen variables, the error is
-// ErrMismatch, and nothing changes. After another error, some of the variables may be restored.
-func (s *Session) Restore(ctx context.Context, prefix string) error {
-	if s.model.Base == "" {
-		return s.withPrefix("restore", prefix, func(saver *savedmodels.Saver, feeds tfbind.Feeds) error {
-			_, err := s.tf.Run(ctx, feeds, nil, tfbind.RunOptions{Targets: []string{saver.RestoreOp}})
-			return err
-		})
-	}
-	err := s.CheckVariables(prefix)
-	if !errors.Is(err, ErrMismatch) { // TensorFlow reports what cannot be read, or reads remote files
-		err = s.restorePart(ctx, prefix)
-	}
-	if err != nil {
-		return fmt.Errorf("restore %s: %w", prefix, err)
-	}
-	return nil
-}
-
-// withPrefix calls run with the model's saver and the feed for the file prefix.
-func (s *Session) withPrefix(op, prefix string, run func(*savedmodels.Saver, tfbind.Feeds) error) error {
 	saver := s.model.Saver
 	if saver == nil {
 		return errNoSaver(s.model)
@@ -88,11 +42,53 @@ func (s *Session) withPrefix(op, prefix string, run func(*savedmodels.Saver, tfb
 	if err != nil {
 		return err
 	}
-	err = withFiles(prefix, func(name *tfbind.Tensor) error { return run(saver, tfbind.Feeds{input: name}) })
-	if err == nil || errors.As(err, new(*SaveError)) {
+	target, err := s.tf.Graph().Output(saver.SaveTensor)
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%s %s: %w", op, prefix, err)
+	// TensorFlow writes to this folder and then renames the files. After an error it does
+	// not remove the folder (TensorFlow 2.21).
+	temp := prefix + "_temp"
+	_, there := os.Lstat(temp)
+	var out tfbind.Results
+	err = withFiles(prefix, func(name *tfbind.Tensor) (err error) {
+		s.saves.run(func() {
+			out, err = s.tf.Run(ctx, tfbind.Feeds{input: name}, []tfbind.Output{target},
+				tfbind.RunOptions{Proto: inCaller(s.tf)})
+		})
+		return err
+	})
+	if err == nil {
+		return out.Close()
+	}
+	if errors.Is(there, fs.ErrNotExist) && !remote(prefix) {
+		_ = os.RemoveAll(temp)
+	}
+	vars, _ := stateVariables(s.model)
+	if err = saveError(prefix, vars, err); errors.As(err, new(*SaveError)) {
+		return err
+	}
+	return fmt.Errorf("save %s: %w", prefix, err)
+}
+
+// Restore sets all variables from the files of Save, or from a complete checkpoint such as the
+// weights of a SavedModel. If the files are for a model with other frozen variables, the error is
+// ErrMismatch, and nothing changes. After another error, some of the variables may be restored.
+func (s *Session) Restore(ctx context.Context, prefix string) (err error) {
+	if s.model.Base != "" {
+		err = s.CheckVariables(prefix)
+	}
+	switch {
+	case errors.Is(err, ErrMismatch): // TensorFlow reports what cannot be read, or reads remote files
+	case s.model.ByKey || s.model.Base != "":
+		err = s.restoreGroups(ctx, s.tf, prefix, changingGroup)
+	default:
+		err = s.restoreBySaver(ctx, s.tf, prefix)
+	}
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", prefix, err)
+	}
+	return nil
 }
 
 // withFiles calls use with a prefix of files for TensorFlow.

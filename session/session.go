@@ -8,8 +8,6 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +18,6 @@ import (
 	"steadyfit/gpuopts"
 	"steadyfit/internal/bundle"
 	"steadyfit/internal/contract"
-	"steadyfit/internal/files"
 	"steadyfit/internal/gpu"
 	"steadyfit/internal/resolved"
 	"steadyfit/internal/tfprocess"
@@ -152,7 +149,7 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	if err == nil {
 		// The concatenation of two messages is their merge, in which fields of the second
 		// message replace fields of the first. It keeps unknown fields.
-		config = slices.Concat(config, p.opts.Config)
+		config = slices.Concat(withoutMLIR, config, p.opts.Config)
 		err = settle(*device, config)
 	}
 	if err != nil {
@@ -181,6 +178,11 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	}
 	return s, nil
 }
+
+// withoutMLIR is a serialized tensorflow.ConfigProto whose graph_options (10) have rewrite_options (10) with
+// disable_tfg_optimizer (32). Before the first step, Grappler converts the graph to MLIR and back four times for
+// passes that change no result of a training.
+var withoutMLIR = []byte{10<<3 | 2, 5, 10<<3 | 2, 3, 0x80, 2, 1}
 
 var errNoModel = errors.New("the model is nil; pass one from savedmodels.Open")
 
@@ -233,64 +235,6 @@ func (s *Session) load() error {
 		err = fmt.Errorf("%w; a file of the model in %s is damaged: copy or export it again", err, s.model.Dir)
 	}
 	return err
-}
-
-// loadModel loads the model into TensorFlow. A model with its own program is loaded from a
-// temporary folder, which TensorFlow no longer needs afterwards.
-func (s *Session) loadModel() (tf *tfbind.Session, err error) {
-	if s.rank != nil {
-		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config, s.rank.server)
-	}
-	program := s.model.Program
-	if program == nil && s.opts.Only != nil {
-		if program, err = s.model.Only(s.opts.Only); err != nil {
-			return nil, err
-		}
-	}
-	if program == nil {
-		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
-	}
-	temp, remove, err := files.Scratch("steadyfit-model-")
-	if err == nil {
-		err = s.writeProgram(temp, program)
-		defer func() { err = errors.Join(err, remove()) }()
-	}
-	switch {
-	case err != nil && s.model.Program == nil: // without space for temporary files, the whole model is loaded
-		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config)
-	case err != nil:
-		return nil, err
-	}
-	folder, err := os.Open(temp)
-	if err != nil {
-		return nil, err
-	}
-	defer folder.Close()
-	// TensorFlow keeps 2 KiB of metrics for each path that it has loaded. The numbers of open files repeat.
-	path := fmt.Sprintf("/proc/self/fd/%d", folder.Fd())
-	if _, err := os.Stat(path); err != nil {
-		path = temp
-	}
-	tf, err = tfbind.LoadSavedModel(path, s.model.Tags, s.config)
-	if failed := (*tfbind.Error)(nil); errors.As(err, &failed) {
-		failed.Op = strings.ReplaceAll(failed.Op, path, s.model.Dir)
-		failed.Message = strings.ReplaceAll(failed.Message, path, s.model.Dir)
-	}
-	return tf, err
-}
-
-// writeProgram writes a program to a folder, with links to the variables and assets of the model.
-func (s *Session) writeProgram(folder string, program []byte) error {
-	dir, err := filepath.Abs(s.model.Dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range []string{"variables", "assets"} {
-		if err := os.Symlink(filepath.Join(dir, name), filepath.Join(folder, name)); err != nil {
-			return err
-		}
-	}
-	return os.WriteFile(filepath.Join(folder, "saved_model.pb"), program, 0o666)
 }
 
 // unusableModel marks an error of TensorFlow about a new model as savedmodels.ErrNotSavedModel. Other

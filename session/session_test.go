@@ -571,13 +571,7 @@ func TestOnly(t *testing.T) {
 
 	file, err := os.ReadFile(filepath.Join(whole.Model().Dir, "saved_model.pb"))
 	require.NoError(t, err)
-	program, err := whole.Model().Only([]string{"train"})
+	program, err := whole.Model().Program([]string{"train"})
 	require.NoError(t, err)
-	require.Less(t, len(program), len(file)/2)
-
-	// The whole model is loaded where no temporary files can be written.
-	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
-	again := open(t, "digits", session.Options{Only: []string{"train"}})
-	_, err = again.Prepare("predict")
-	require.ErrorContains(t, err, "signature predict was not loaded")
+	require.Less(t, len(program.Graph), len(file)/2)
 }

@@ -73,53 +73,23 @@ type stateOps struct {
 	changing      int
 	reads, places []tfbind.Output
 	writes        []string // names of operations
-	// prefix is for the files of the variables that are not frozen.
-	prefix tfbind.Output
 }
 
 // statePrefix is the prefix of the names of the operations that are added to a model's graph.
 const statePrefix = "steadyfit_state"
 
-// stateGraph returns the operations of stateOps. A handle with the same name and container
-// refers to the same variable.
+// stateGraph returns the operations of stateOps.
 func stateGraph(m *savedmodels.Model) (*graphdef.Graph, *stateOps) {
 	g, o := &graphdef.Graph{}, &stateOps{}
 	o.variables, o.changing = stateVariables(m)
 	for i, v := range o.variables {
 		id := strconv.Itoa(i)
-		shape := graphdef.AnyShape()
-		if !v.UnknownRank {
-			shape = graphdef.Shape(v.Shape)
-		}
-		g.Add("handle"+id, "VarHandleOp", graphdef.Attrs{
-			"dtype": graphdef.Type(v.DType), "shape": shape,
-			"shared_name": graphdef.Text(v.Name), "container": graphdef.Text(v.Container),
-		}).
+		g.Add("handle"+id, "VarHandleOp", handleAttrs(v)).
 			Add("read"+id, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id).
 			Placeholder("value"+id, v.DType).
 			Add("write"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id, "value"+id)
 	}
-	if m.Base != "" {
-		addRestore(g, o)
-	}
 	return g, o
-}
-
-// addRestore adds the operations that read the files of the variables that are not frozen.
-func addRestore(g *graphdef.Graph, o *stateOps) {
-	var keys []string
-	var types []tfbind.DType
-	var assigned []string
-	for i, v := range o.variables[:o.changing] {
-		id := strconv.Itoa(i)
-		keys, types = append(keys, v.Key), append(types, v.DType)
-		g.Add("load"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id, "restored:"+id)
-		assigned = append(assigned, "^load"+id)
-	}
-	g.Placeholder("prefix", tfbind.String).
-		Texts("keys", keys...).Texts("whole", make([]string, len(keys))...).
-		Add("restored", "RestoreV2", graphdef.Attrs{"dtypes": graphdef.Types(types)}, "prefix", "keys", "whole").
-		Add("restore", "NoOp", nil, assigned...)
 }
 
 // stateOperations adds the operations to the graph at their first use.
@@ -146,38 +116,22 @@ func (s *Session) stateOperations() (*stateOps, error) {
 		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place),
 			append(o.writes, statePrefix+"/write"+id)
 	}
-	if s.model.Base != "" {
-		if o.prefix, err = graph.Output(statePrefix + "/prefix"); err != nil {
-			return nil, err
-		}
-	}
 	if err := s.adopt(nil, func(n *native) { n.state = o }); err != nil {
 		return nil, fmt.Errorf("operations for snapshots: %w", err)
 	}
 	return o, nil
 }
 
-// restorePart sets the variables that are not frozen from the files with a prefix.
-func (s *Session) restorePart(ctx context.Context, prefix string) error {
-	o, err := s.stateOperations()
-	if err != nil {
-		return err
-	}
-	return withFiles(prefix, func(name *tfbind.Tensor) error {
-		return s.runState(ctx, tfbind.Feeds{o.prefix: name}, statePrefix+"/restore")
-	})
-}
-
 // runState runs operations of stateOps in the calling thread if possible: they do little work, and on a
 // busy machine each change of the thread takes some milliseconds.
 func (s *Session) runState(ctx context.Context, feeds tfbind.Feeds, targets ...string) error {
-	_, err := s.tf.Run(ctx, feeds, nil, tfbind.RunOptions{Targets: targets, Proto: s.inCaller()})
+	_, err := s.tf.Run(ctx, feeds, nil, tfbind.RunOptions{Targets: targets, Proto: inCaller(s.tf)})
 	return err
 }
 
 // inCaller returns callerRuns on one device, and nil on several, where TensorFlow does not support it.
-func (s *Session) inCaller() []byte {
-	if devices, err := s.devices(); err == nil && len(devices) == 1 {
+func inCaller(tf *tfbind.Session) []byte {
+	if devices, err := tf.Devices(); err == nil && len(devices) == 1 {
 		return callerRuns
 	}
 	return nil

@@ -43,10 +43,11 @@ func (s *Session) Prepare(signature string) (*Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o := s.opts.Only; o != nil && s.model.Program == nil && !slices.Contains(o, signature) {
+	step, err := s.prepare(s.tf, sig, sig.Outputs, nil)
+	if o := s.opts.Only; errors.Is(err, tfbind.ErrNotFound) && o != nil && !slices.Contains(o, signature) {
 		return nil, option.Errorf("signature %s was not loaded: add it to {Options.Only}", signature)
 	}
-	return s.prepare(s.tf, sig, sig.Outputs, nil)
+	return step, err
 }
 
 // callerRuns is a serialized tensorflow.RunOptions with inter_op_thread_pool (field 3) = -1.

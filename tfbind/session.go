@@ -63,20 +63,32 @@ func LoadSavedModel(dir string, tags []string, config []byte, server ...string) 
 	return wrapSession(s, wrapGraph(g), true), nil
 }
 
-// NewSession opens a session on a graph, which must stay open until the session is closed.
-// config is a serialized tensorflow.ConfigProto or nil. The result must be closed.
-func NewSession(g *Graph, config []byte) (*Session, error) {
+// NewSession opens a session on a graph, which must stay open until the session is closed. If the graph is
+// nil, the session makes an empty one, which its Close frees. config is a serialized tensorflow.ConfigProto or
+// nil. The result must be closed.
+func NewSession(g *Graph, config []byte) (s *Session, err error) {
+	owns := g == nil
+	if owns {
+		if g, err = NewGraph(); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				g.Close()
+			}
+		}()
+	}
 	p, err := g.h.acquire()
 	if err != nil {
 		return nil, err
 	}
 	defer g.h.release()
-	s, err := capi.newSession(p, config)
+	native, err := capi.newSession(p, config)
 	if err != nil {
 		return nil, err
 	}
 	noteConfig(config)
-	return wrapSession(s, g, false), nil
+	return wrapSession(native, g, owns), nil
 }
 
 // first has the configuration and environment of the first session.
@@ -145,7 +157,7 @@ func (r *runSets) note(feeds, fetches []Output, targets []ptr) {
 func (s *Session) Graph() *Graph { return s.graph }
 
 // Close cancels the runs in progress, waits for their end, and frees the session and its
-// variables. It frees the graph of LoadSavedModel too. Later runs return ErrClosed.
+// variables. It also frees a graph that the session made. Later runs return ErrClosed.
 // TensorFlow's allocators keep free memory for reuse. Closing twice does nothing.
 func (s *Session) Close() error {
 	if s == nil {
