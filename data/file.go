@@ -53,15 +53,15 @@ type Options struct {
 }
 
 const formats = ".npz, .npy, .csv, .tsv, .jsonl, .ndjson (also .gz), a folder in MNIST's layout (IDX), a folder of " +
-	".npy files, a folder of images with a sub-folder per class, TFRecord, Parquet " +
+	".npy files, a folder of images with a sub-folder per class, TFRecord, WebDataset (.tar), Parquet " +
 	"(.parquet, .pq, .parq) or Arrow files (.arrow, .feather; one, a folder or a pattern), or builtin:NAME"
 
 // Open reads the dataset at a path. The extension of a file selects the format: .npz, .npy, .csv,
-// .csv.gz, .jsonl, .jsonl.gz, .tfrecord, .parquet, .arrow or .feather. A folder contains class folders of
-// images (ImageOptions), .npy files, TFRecord, Parquet or Arrow files, or MNIST's files. builtin:NAME is a
-// dataset of Builtin.
+// .csv.gz, .jsonl, .jsonl.gz, .tfrecord, .tar, .parquet, .arrow or .feather. A folder contains class folders of
+// images (ImageOptions), .npy files, TFRecord, WebDataset, Parquet or Arrow files, or MNIST's files. builtin:NAME
+// is a dataset of Builtin.
 //
-// The path of TFRecord, Parquet and Arrow files may be a pattern such as train-*.tfrecord. The samples of
+// The path of TFRecord, WebDataset, Parquet and Arrow files may be a pattern such as train-*.tfrecord. The samples of
 // class folders are sorted by class and name, so shuffle them for training. docs/reference/data.md has the rules of
 // each format.
 //

@@ -46,7 +46,7 @@ var errFound = errors.New("found")
 func openImageFolder(dir string, flat bool, o Options) (*InMemory, error) {
 	if !hasImages(dir, flat) {
 		return nil, fmt.Errorf("%s is a folder without MNIST's files (train-images-idx3-ubyte.gz ...), .npy files, "+
-			"TFRecord, Parquet or Arrow files, or class folders of images; supported are %s: %w", dir, formats,
+			"TFRecord, WebDataset, Parquet or Arrow files, or class folders of images; supported are %s: %w", dir, formats,
 			ErrUnsupported)
 	}
 	images, err := newImageDecoder(o.Images)

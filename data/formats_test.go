@@ -18,11 +18,13 @@ import (
 func TestIntegersOf64BitsAreExact(t *testing.T) {
 	const id = 1152921504606846977
 	dir, inputs := t.TempDir(), []FieldSpec{{Name: "x", Type: "int64"}}
+	tar := tarOf(t, "1.json", `{"x": 1152921504606846977, "label": 1}`, "2.json", `{"x": 5, "label": 0}`)
 	for _, path := range []string{
 		put(t, dir, "t.csv", []byte("x,label\n1152921504606846977,1\n5,0\n")),
 		put(t, dir, "t.tsv", []byte("x\tlabel\n1152921504606846977\t1\n5\t0\n")),
 		put(t, dir, "t.jsonl", []byte("{\"x\": 1152921504606846977, \"label\": 1}\n{\"x\": 5, \"label\": 0}\n")),
 		put(t, dir, "t.ndjson", []byte("{\"a\": 1152921504606846977, \"label\": 1}\n{\"a\": 5, \"label\": 0}\n")),
+		put(t, dir, "t.tar", tar),
 	} {
 		ds, err := Open(path, Options{CSV: CSVOptions{Label: "label", Inputs: inputs}})
 		require.NoError(t, err, path)
@@ -35,9 +37,10 @@ func TestIntegersOf64BitsAreExact(t *testing.T) {
 		"9223372036854775807.00": math.MaxInt64, "0.0": 0} {
 		text := "id,label\n1152921504606846977,1\n" + cell + ",0\n"
 		for path, o := range map[string]CSVOptions{
-			put(t, dir, "e.csv", []byte(text)):                        {Label: "label", Inputs: inputs},
-			put(t, dir, "e.jsonl", []byte(`{"x": `+cell+`, "a": 2}`)): {Inputs: []FieldSpec{inputs[0], {Name: "a", Type: "int64"}}},
-			put(t, dir, "rule.csv", []byte("id\n"+cell)):              {Inputs: inputs, Schema: &Schema{Columns: map[string]Rule{"id": {Type: "int"}}}},
+			put(t, dir, "e.csv", []byte(text)):                                       {Label: "label", Inputs: inputs},
+			put(t, dir, "e.tar", tarOf(t, "1.json", `{"id": `+cell+`, "label": 1}`)): {Label: "label", Inputs: inputs},
+			put(t, dir, "e.jsonl", []byte(`{"x": `+cell+`, "a": 2}`)):                {Inputs: []FieldSpec{inputs[0], {Name: "a", Type: "int64"}}},
+			put(t, dir, "rule.csv", []byte("id\n"+cell)):                             {Inputs: inputs, Schema: &Schema{Columns: map[string]Rule{"id": {Type: "int"}}}},
 		} {
 			ds, err := Open(path, Options{CSV: o})
 			require.NoError(t, err, path)
@@ -50,6 +53,10 @@ func TestIntegersOf64BitsAreExact(t *testing.T) {
 		_, err := Open(put(t, dir, "f.csv", []byte("a,b\n1152921504606846977,1\n"+cell+",2\n")), Options{CSV: CSVOptions{Inputs: inputs}})
 		require.ErrorContains(t, err, `f.csv: line 3, column "a" (1): found "`+cell+`", expected an integer up to 9223372036854775807; correct it, or leave the column out (Options.Ignore)`)
 	}
+	ds, err := Open(filepath.Join(dir, "t.tar"), Options{CSV: CSVOptions{Label: "label"}})
+	require.NoError(t, err)
+	assert.Equal(t, []float64{id - 1, 5}, all[float64](t, ds, "x"), "another input takes float64")
+	require.NoError(t, ds.Close())
 }
 
 // The values of ignored fields may be anything that ends.
@@ -57,9 +64,8 @@ func TestIgnoredFieldsAreNotRead(t *testing.T) {
 	dir := t.TempDir()
 	ignore := []string{"extra", "late"}
 	for _, path := range []string{
-		put(t, dir, "t.tfrecord", recordsOf(
-			example(map[string]any{"x": []int64{1}, "label": []int64{1}, "extra": []string{"a", "b"}}),
-			example(map[string]any{"x": []int64{2}, "label": []int64{0}, "late": []float32{1}}))),
+		put(t, dir, "t.tar", tarOf(t, "1.json", `{"x": 1, "label": 1, "extra": {"deep": [1, "a"]}}`,
+			"2.json", `{"x": 2, "label": 0, "extra": null, "late": [[1], [2, 3]]}`)),
 		put(t, dir, "t.jsonl", []byte(`{"x": 1, "label": 1, "extra": {"deep": [1, "a"]}}`+"\n"+
 			`{"x": 2, "label": 0, "late": [[1], [2, 3]], "extra": NaN}`+"\n")),
 	} {
@@ -145,6 +151,22 @@ func TestOtherFiles(t *testing.T) {
 	}
 }
 
+// Two values of a sample with one name are an error, also if they are members of two objects.
+func TestMembersWithOneName(t *testing.T) {
+	for says, files := range map[string][]string{
+		`column "label": found two values with this name`: {"1.a.json", `{"label": 1}`, "1.b.json", `{"label": 2}`},
+		`column "png": found two values with this name`:   {"1.png", "a", "1.PNG", "b"},
+		`column "cls": found two values with this name`:   {"1.cls", "1", "1.json", `{"cls": 2}`},
+		`column "k": found a repeated name`:               {"1.json", `{"k": 2, "k": 3}`},
+	} {
+		for _, first := range [][]string{nil, {"0.json", `{"label": 1, "k": 1}`, "0.png", "a", "0.cls", "1"}} {
+			path := put(t, t.TempDir(), "t.tar", tarOf(t, append(first, files...)...))
+			_, err := Open(path, Options{})
+			require.ErrorContains(t, err, says)
+		}
+	}
+}
+
 // Kept columns are texts, unchanged, in fields of their own. They are inputs, too, if an input lists them, has their
 // name, or needs them.
 func TestKeptColumns(t *testing.T) {
@@ -215,19 +237,17 @@ func TestKeptColumnsBesideAText(t *testing.T) {
 
 // Kept values of records have fields of their own, with their types.
 func TestKeptValues(t *testing.T) {
-	record := func(a float32, label string, v ...float32) []byte {
-		return example(map[string]any{"a": []float32{a}, "label": []string{label}, "v": v})
-	}
-	path := put(t, t.TempDir(), "t.tfrecord", recordsOf(record(5, "x", 1, 2), record(6, "y", 3, 4)))
+	path := put(t, t.TempDir(), "t.tar", tarOf(t, "1.json", `{"a": 5, "label": "x", "v": [1, 2]}`, "2.json",
+		`{"a": 6, "label": "y", "v": [3, 4]}`))
 	for _, in := range []string{"a", "x"} {
 		ds, err := Open(path, Options{Ignore: []string{"v"}, CSV: CSVOptions{Label: "label", Keep: []string{"a", "label", "v"},
 			Inputs: []FieldSpec{{Name: in, Type: "float32"}}}})
 		require.NoError(t, err)
 		require.Len(t, ds.Fields(), 5)
-		assert.Equal(t, []float32{5, 6}, all[float32](t, ds, KeptPrefix+"a"))
-		assert.Equal(t, []float32{5, 6}, all[float32](t, ds, in))
+		assert.Equal(t, []float64{5, 6}, all[float64](t, ds, KeptPrefix+"a"))
+		assert.Equal(t, []float64{5, 6}, all[float64](t, ds, in))
 		assert.Equal(t, []string{"x", "y"}, all[string](t, ds, KeptPrefix+"label"))
-		assert.Equal(t, []float32{1, 2, 3, 4}, all[float32](t, ds, KeptPrefix+"v"))
+		assert.Equal(t, []float64{1, 2, 3, 4}, all[float64](t, ds, KeptPrefix+"v"))
 	}
 }
 
@@ -286,6 +306,8 @@ func TestNestedValues(t *testing.T) {
 			`{"outer/class": 6, "outer/text": "b", "label": 0}`+"\n")),
 		put(t, dir, "t.csv", []byte("outer.class,outer/text,label\n5,a,1\n6,b,0\n")),
 		put(t, dir, "t.parquet", parquetOf(t, row{inner{5, "a"}, 1}, row{inner{6, "b"}, 0})),
+		put(t, dir, "t.tar", tarOf(t, "1.json", `{"outer": {"class": 5, "text": "a"}, "label": 1}`,
+			"2.json", `{"outer": {"class": 6, "text": "b"}, "label": 0}`)),
 	}
 	inputs := []FieldSpec{{Name: "outer/class", Type: "int64"}, {Name: "outer/text", Type: "string"}}
 	for _, path := range paths {
@@ -319,22 +341,24 @@ func TestNestedValues(t *testing.T) {
 func TestNestedValuesThatAreNotRead(t *testing.T) {
 	dir := t.TempDir()
 	const first, second = `{"a": 1, "label": 0, "meta": {"id": 7, "tags": {"x": 1}}}`, `{"a": 2, "label": 1, "meta": {"note": [null]}}`
-	path := put(t, dir, "t.jsonl", []byte(first+"\n"+second))
-	csv := CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "a", Type: "float32"}}}
-	_, err := Open(path, Options{CSV: csv})
-	require.ErrorIs(t, err, ErrFormat, path)
-	ignored, err := Open(path, Options{CSV: csv, Ignore: []string{"meta"}})
-	require.NoError(t, err, path)
-	_, err = ignored.Drop("meta")
-	require.NoError(t, err)
-	csv.InputsOnly = true
-	unused, err := Open(path, Options{CSV: csv})
-	require.NoError(t, err, path)
-	for _, ds := range []*InMemory{ignored, unused} {
-		assert.Equal(t, []int64{0, 1}, all[int64](t, ds, "y"), path)
-		assert.Len(t, ds.Fields(), 2)
-		assert.Subset(t, []string{"meta", "meta.id", "meta.tags.x"}, ds.LeftOut())
-		require.NoError(t, ds.Close())
+	for _, path := range []string{put(t, dir, "t.jsonl", []byte(first+"\n"+second)),
+		put(t, dir, "t.tar", tarOf(t, "1.json", first, "2.json", second))} {
+		csv := CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "a", Type: "float32"}}}
+		_, err := Open(path, Options{CSV: csv})
+		require.ErrorIs(t, err, ErrFormat, path)
+		ignored, err := Open(path, Options{CSV: csv, Ignore: []string{"meta"}})
+		require.NoError(t, err, path)
+		_, err = ignored.Drop("meta")
+		require.NoError(t, err)
+		csv.InputsOnly = true
+		unused, err := Open(path, Options{CSV: csv})
+		require.NoError(t, err, path)
+		for _, ds := range []*InMemory{ignored, unused} {
+			assert.Equal(t, []int64{0, 1}, all[int64](t, ds, "y"), path)
+			assert.Len(t, ds.Fields(), 2)
+			assert.Subset(t, []string{"meta", "meta.id", "meta.tags.x"}, ds.LeftOut())
+			require.NoError(t, ds.Close())
+		}
 	}
 }
 

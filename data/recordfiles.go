@@ -11,7 +11,7 @@ import (
 	"steadyfit/internal/files"
 )
 
-// recordKind returns the extension of a file of records: .tfrecord, .parquet or .arrow; "" for other files. The
+// recordKind returns the extension of a file of records: .tfrecord, .tar, .parquet or .arrow; "" for other files. The
 // number of a file may follow the extension, as in train.tfrecord-00003-of-00010.
 func recordKind(path string) string {
 	ext, _, _ := strings.Cut(strings.ToLower(filepath.Ext(path)), "-")
@@ -22,6 +22,8 @@ func recordKind(path string) string {
 		return ".arrow"
 	case ".parquet", ".pq", ".parq":
 		return ".parquet"
+	case ".tar":
+		return ext
 	}
 	return ""
 }
@@ -31,7 +33,7 @@ func openRecordFiles(name string, paths []string, o Options) (*InMemory, error) 
 	for _, path := range paths {
 		if recordKind(path) != recordKind(paths[0]) {
 			return nil, fmt.Errorf("%s: %s and %s have different formats; use files of one format, with the extension "+
-				".tfrecord, .parquet or .arrow: %w", name, paths[0], path, ErrFormat)
+				".tfrecord, .tar, .parquet or .arrow: %w", name, paths[0], path, ErrFormat)
 		}
 	}
 	limit := o.limit(paths...)
@@ -41,7 +43,10 @@ func openRecordFiles(name string, paths []string, o Options) (*InMemory, error) 
 	case ".arrow":
 		return newTable(name, o).readTyped(paths, openArrow, limit)
 	}
-	return openRecords(name, paths, o)
+	if recordKind(paths[0]) == ".tar" {
+		return openRecords(name, paths, tarFormat{}, o)
+	}
+	return openRecords(name, paths, tfRecord{}, o)
 }
 
 // openRecordGlob opens the files of records that match a pattern.
@@ -55,8 +60,8 @@ func openRecordGlob(pattern string, o Options) (*InMemory, error) {
 		return nil, err
 	}
 	if recordKind(paths[0]) == "" {
-		return nil, fmt.Errorf("%s: a pattern is %w for this format, only for TFRecord, Parquet and Arrow files", paths[0],
-			ErrUnsupported)
+		return nil, fmt.Errorf("%s: a pattern is %w for this format, only for TFRecord, WebDataset, Parquet and Arrow "+
+			"files", paths[0], ErrUnsupported)
 	}
 	return openRecordFiles(pattern, paths, o)
 }

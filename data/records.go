@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"iter"
 	"maps"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"steadyfit/data/internal/fault"
@@ -20,9 +22,20 @@ import (
 	"steadyfit/internal/wire"
 )
 
-// recordSet makes samples from the records of one or several TFRecord files. The files are read once when the set is
+// recordFormat is a format of files that hold one sample after the other.
+type recordFormat interface {
+	// usualLabel returns a second usual name of labels, besides "label"; it may be empty.
+	usualLabel() string
+	// scan reads a file of size bytes, and calls each for its records, whose bytes are valid during the call.
+	scan(f io.Reader, size int64, each func(offset int64, sum uint32, raw []byte) error) error
+	// values iterates over the names and values of a record. It sets *err and stops if the record is damaged.
+	values(raw []byte, err *error) iter.Seq2[string, value]
+}
+
+// recordSet makes samples from the records of one or several files. The files are read once when the set is
 // opened, to check them and to make an index. Later, a worker reads the record of a sample when a batch needs it.
 type recordSet struct {
+	format  recordFormat
 	files   []filePart
 	open    []*os.File
 	closed  atomic.Bool
@@ -70,8 +83,10 @@ type value struct {
 	kind    *dtype.Type
 	dims    []int // nil for a scalar, or a list of several elements
 	count   int
-	decoded vector // nil for one text, which is in raw
+	decoded vector     // nil for one text, which is in raw
+	whole   vec[int64] // the elements as integers, if all of them are integers in JSON
 	raw     []byte
+	err     error // why the value cannot be used; no effect if the data leaves the value out
 }
 
 func (v value) shape() []int {
@@ -105,9 +120,9 @@ func (v value) describe() string {
 	return describeField(v.kind.Name, v.shape())
 }
 
-// openRecords opens TFRecord files as one dataset.
-func openRecords(name string, paths []string, o Options) (*InMemory, error) {
-	s := &recordSet{options: o, digest: sha256.New(), found: problems{source: name}}
+// openRecords opens files of a format as one dataset.
+func openRecords(name string, paths []string, format recordFormat, o Options) (*InMemory, error) {
+	s := &recordSet{format: format, options: o, digest: sha256.New(), found: problems{source: name}}
 	m := &InMemory{name: name, records: s, files: []io.Closer{s}}
 	for _, path := range paths {
 		if err := s.addFile(path); err != nil {
@@ -134,7 +149,7 @@ func (s *recordSet) addFile(path string) error {
 		return err
 	}
 	s.open = append(s.open, f)
-	return scanRecords(f, size, s.add)
+	return s.format.scan(f, size, s.add)
 }
 
 // failed adds the path of the file, and to a *RowError the number of the record, to an error.
@@ -193,16 +208,27 @@ func (s *recordSet) addLabel(v value) error {
 }
 
 // start takes the names and types of the values from the first record.
-func (s *recordSet) start(raw []byte) error {
-	first, err := features(raw)
+func (s *recordSet) start(raw []byte) (err error) {
+	first := map[string]value{}
+	for name, v := range s.format.values(raw, &err) {
+		if _, twice := first[name]; twice {
+			return s.wrong(name, "two values with this name", "unique names, also in upper and lower case")
+		}
+		if first[name] = v; len(first) > maxFields {
+			return recordError(fmt.Sprintf("more than %d values", maxFields), "the inputs of a model",
+				"leave out unused values")
+		}
+	}
 	if err != nil {
 		return err
 	}
-	if len(first) > maxFields {
-		return recordError(fmt.Sprintf("more than %d values", maxFields), "the inputs of a model", "leave out unused values")
-	}
 	names, label := slices.Sorted(maps.Keys(first)), s.options.CSV.Label
-	if _, found := first[label]; !found && label != "" {
+	_, found := first[label]
+	if usual := s.format.usualLabel(); !found && label == "label" && usual != "" {
+		label = usual
+		_, found = first[label]
+	}
+	if !found && label != "" {
 		return fmt.Errorf("the records have no value %s; their values are %s: %w", quote(label), list(names), ErrField)
 	}
 	s.out = s.options.CSV.leaveOut(names, label)
@@ -211,10 +237,15 @@ func (s *recordSet) start(raw []byte) error {
 	for _, name := range s.options.Ignore {
 		s.byName[name] = onlyLater
 	}
+	for object, all := range ignoredObjects(names, isOut) {
+		if all {
+			s.byName[object] = -1
+		}
+	}
 	for _, name := range names {
 		if isOut(name) {
 			s.byName[name] = -1
-		} else if err := s.addField(name, featureValue(first[name]), name == label); err != nil {
+		} else if err := s.addField(name, first[name], name == label); err != nil {
 			return err
 		}
 	}
@@ -224,7 +255,16 @@ func (s *recordSet) start(raw []byte) error {
 // addField adds a field with the type of a value.
 func (s *recordSet) addField(name string, v value, isLabel bool) (err error) {
 	f := &recordField{set: s, name: name, index: len(s.fields), value: v}
+	in := s.options.CSV.input(name)
+	if inputs := s.options.CSV.Inputs; in == nil && len(inputs) == 1 {
+		in = &inputs[0]
+	}
+	if v.whole != nil && len(v.whole) == v.count && !isLabel && in.is(dtype.IntKind, dtype.UintKind) {
+		f.value.kind = dtype.For[int64]()
+	}
 	switch {
+	case v.err != nil:
+		return v.err
 	case v.count == 0:
 		return s.wrong(name, "no elements", "a value with elements")
 	case isLabel && v.kind.Kind == dtype.StringKind && v.count > 1:
@@ -269,18 +309,33 @@ func (s *recordSet) wrong(name, found, expected string) error {
 func (s *recordSet) split(values []value, raw []byte) ([]value, error) {
 	values = slices.Grow(values[:0], len(s.fields))[:len(s.fields)]
 	clear(values)
-	found, err := features(raw)
-	for _, name := range slices.Sorted(maps.Keys(found)) {
+	var err error
+	for name, v := range s.format.values(raw, &err) {
 		i, known := s.byName[name]
+		for whole := name; !known && strings.Contains(whole, "."); { // of an ignored object
+			whole = whole[:strings.LastIndex(whole, ".")]
+			if i, known = s.byName[whole]; known {
+				name = whole
+			}
+		}
 		if !known {
 			return values, s.wrong(name, "a value that the first record lacks", "the values of the first record")
 		}
 		if i == onlyLater { // only while the set is opened, which sees every name
 			s.byName[name], s.out = -1, append(s.out, name)
 		}
-		if i >= 0 {
-			values[i] = featureValue(found[name])
+		switch {
+		case i < 0:
+			continue
+		case v.err != nil:
+			return values, v.err
+		case values[i].kind != nil:
+			return values, s.wrong(name, "two values with this name", "unique names, also in upper and lower case")
 		}
+		if len(v.whole) == v.count && v.whole != nil && s.fields[i].value.kind == dtype.For[int64]() {
+			v.kind, v.decoded = dtype.For[int64](), v.whole
+		}
+		values[i] = v
 	}
 	if err != nil {
 		return values, err

@@ -95,6 +95,7 @@ type expectedValues struct {
 		X     [][]float64
 		Y     []int64
 		Names []string
+		Side  [][]float32
 	}
 	Parquet struct {
 		Double []float64

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -23,8 +25,12 @@ const (
 	recordHead, recordTail = 12, 4
 )
 
-// scanRecords reads a TFRecord file of size bytes, and calls each for its records. raw is valid during the call.
-func scanRecords(f io.Reader, size int64, each func(offset int64, sum uint32, raw []byte) error) error {
+// tfRecord reads TFRecord files.
+type tfRecord struct{}
+
+func (tfRecord) usualLabel() string { return "" }
+
+func (tfRecord) scan(f io.Reader, size int64, each func(offset int64, sum uint32, raw []byte) error) error {
 	r := bufio.NewReaderSize(f, 1<<20)
 	var head [recordHead]byte
 	var raw []byte
@@ -88,17 +94,25 @@ const (
 	writeExamples = "write tf.train.Example messages, as with tf.io.TFRecordWriter"
 )
 
-// features returns the values of a record by name.
-func features(raw []byte) (map[string]*tfproto.Feature, error) {
-	var example tfproto.Example
-	if damaged := proto.Unmarshal(raw, &example); damaged != nil {
-		return nil, recordError(fmt.Sprintf("a damaged message (%v)", damaged), notAnExample, writeExamples)
+func (tfRecord) values(raw []byte, err *error) iter.Seq2[string, value] {
+	return func(yield func(string, value) bool) {
+		var example tfproto.Example
+		if damaged := proto.Unmarshal(raw, &example); damaged != nil {
+			*err = recordError(fmt.Sprintf("a damaged message (%v)", damaged), notAnExample, writeExamples)
+			return
+		}
+		if len(example.ProtoReflect().GetUnknown()) > 0 {
+			*err = recordError("another message, such as a tf.train.SequenceExample", notAnExample,
+				"write each sequence as a feature of one length")
+			return
+		}
+		features := example.GetFeatures().GetFeature()
+		for _, name := range slices.Sorted(maps.Keys(features)) {
+			if !yield(name, featureValue(features[name])) {
+				return
+			}
+		}
 	}
-	if len(example.ProtoReflect().GetUnknown()) > 0 {
-		return nil, recordError("another message, such as a tf.train.SequenceExample", notAnExample,
-			"write each sequence as a feature of one length")
-	}
-	return example.GetFeatures().GetFeature(), nil
 }
 
 func featureValue(f *tfproto.Feature) value {

