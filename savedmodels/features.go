@@ -136,15 +136,6 @@ func (m *Model) Program(signatures []string) (*Program, error) {
 	return d.program(m)
 }
 
-// Graph returns Program.Graph of all signatures.
-func (m *Model) Graph() ([]byte, error) {
-	p, err := m.Program(nil)
-	if err != nil {
-		return nil, err
-	}
-	return p.Graph, nil
-}
-
 // read reads saved_model.pb again. If the file was replaced, the error is ErrChanged.
 func (m *Model) read() ([]byte, error) {
 	file, err := readModel(m.Dir)

@@ -92,7 +92,7 @@ func (m *Model) frozenSum() string {
 	return bundle.Sum(tensors, m.frozen())
 }
 
-// findBase computes ByKey and Base. Errors leave them empty: TensorFlow reports a damaged index when it
+// findBase computes ByKey and Base. Errors leave them false and empty: TensorFlow reports a damaged index when it
 // loads the model.
 func (m *Model) findBase() {
 	tensors, err := bundle.Read(m.weights())

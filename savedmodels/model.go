@@ -54,7 +54,7 @@ type Model struct {
 	// no variable is frozen, or if the names of variables in checkpoints are unknown.
 	Base string
 	// ByKey means that the saver restores variables and nothing else, each from the whole tensor Variable.Key of
-	// a checkpoint, so setting the variables from these tensors replaces it.
+	// a checkpoint, so setting the variables from these tensors replaces the saver.
 	ByKey bool
 	// Inexact is the reason why the gradients of micro-batches differ from those of the whole batch,
 	// according to the graph; empty if the graph shows none.

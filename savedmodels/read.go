@@ -196,3 +196,17 @@ func tagSets(tags [][]string) string {
 	}
 	return strings.Join(sets, "; ")
 }
+
+// Graph returns the graph of the model as a serialized GraphDef. It reads saved_model.pb again, and
+// returns ErrChanged if the file was replaced.
+func (m *Model) Graph() ([]byte, error) {
+	file, err := m.read()
+	if err != nil {
+		return nil, err
+	}
+	src, err := decode(file, m.Tags)
+	if err != nil {
+		return nil, err
+	}
+	return proto.Marshal(src.graph)
+}

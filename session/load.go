@@ -14,9 +14,9 @@ import (
 
 // loadModel loads the model into TensorFlow. Ranks use TensorFlow's own loader.
 //
-// The first run of a signature rewrites the whole graph, with all layers, whatever the signature does. So the
-// variables get their values in a graph that has only them, and the program is added later. TensorFlow's own loader
-// restores in the whole graph, which takes a second for MobileNetV2.
+// The first run of a signature rewrites the whole graph, with all layers, whatever the signature does. If
+// savedmodels.Model.ByKey is true, the variables get their values in a graph that has only them, and the program is
+// added later. TensorFlow's own loader restores in the whole graph, which takes a second for MobileNetV2.
 func (s *Session) loadModel() (*tfbind.Session, error) {
 	if s.rank != nil {
 		return tfbind.LoadSavedModel(s.model.Dir, s.model.Tags, s.config, s.rank.server)

@@ -35,6 +35,7 @@ type Step struct {
 	borrows, keeps bool
 	// callerRuns is the value of Options.CallerRuns that was last set in TensorFlow's step.
 	callerRuns bool
+	ran        bool // at least once
 }
 
 // Prepare makes a Step of a signature, which fetches all outputs. The result must be closed.
@@ -100,10 +101,14 @@ func (st *Step) Run(ctx context.Context) error {
 		metadata, err = st.tf.Trace(ctx)
 		*traces = append(*traces, metadata)
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 	}
-	return fmt.Errorf("signature %s: %w", st.Signature.Name, err)
+	if !st.ran { // TensorFlow rewrote the graph, which takes more memory than most steps
+		st.ran = true
+		tfbind.TrimMalloc()
+	}
+	return nil
 }
 
 // setCaller applies Options.CallerRuns, which SetCallerRuns may have changed.
