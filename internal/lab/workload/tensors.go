@@ -256,6 +256,7 @@ func newW4(ctx context.Context, b *builder) *loop.Loop {
 		b.left.Graphs += after.Graphs - before.Graphs
 		b.left.Sessions += after.Sessions - before.Sessions
 		b.left.Executors += after.Executors - before.Executors
+		b.left.Operations += after.Operations - before.Operations
 		b.left.Steps += after.Steps - before.Steps
 		b.left.StepBytes += after.StepBytes - before.StepBytes
 		return values[0]
