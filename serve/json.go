@@ -52,6 +52,11 @@ func (v *version) decode(rows []sample, lines []byte, a *session.Adapter) (b dat
 	if a != nil {
 		model = model.WithRecord(a.Record)
 	}
+	for i, row := range rows {
+		if text, ok := row["b64"]; ok && len(row) == 1 && len(v.inputs) == 1 {
+			rows[i] = sample{v.inputs[0].Name: fmt.Appendf(nil, `{"b64":%s}`, text)}
+		}
+	}
 	if len(rows) > 0 && !slices.ContainsFunc(v.inputs, func(p port) bool { return !p.isIn(rows[0], model) }) {
 		return v.tensors(rows, []int{len(rows)})
 	}
@@ -97,21 +102,23 @@ func (p port) isIn(row sample, model *savedmodels.Model) bool {
 
 func isObject(value json.RawMessage) bool { return len(value) > 0 && value[0] == '{' }
 
-// tensors makes a batch of the inputs of samples, whose values have the shape of the batch before their own.
+// tensors makes a batch of the inputs of samples. The shape of a field is batch, followed by the shape of a sample's
+// value.
 func (v *version) tensors(rows []sample, batch []int) (b data.Batch, err error) {
 	for _, p := range v.inputs {
 		list, shape := []byte{}, []int(nil)
 		for i, row := range rows {
 			of := []int(nil)
 			value, ok := row[p.Name]
-			if !ok {
-				return b, fmt.Errorf("sample %d lacks the input %s", i, p.Name)
-			}
-			if list, of, err = flatten(list, value); err == nil && i > 0 && !slices.Equal(of, shape) {
+			if list, of, err = flatten(list, value); !ok {
+				err = errors.New("there is no value")
+			} else if err == nil && i > 0 && !slices.Equal(of, shape) {
 				err = fmt.Errorf("its shape is %v, and that of sample 0 is %v", of, shape)
 			}
-			if err != nil {
+			if err != nil && batch != nil {
 				return b, fmt.Errorf("sample %d, input %s: %w", i, p.Name, err)
+			} else if err != nil {
+				return b, fmt.Errorf("input %s: %w", p.Name, err)
 			}
 			shape = of
 		}

@@ -335,13 +335,10 @@ func (v *version) fillResult(c *call, out any) (err error) {
 		c.result = b
 		return nil
 	}
-	x := reflect.ValueOf(out)
-	if x.Kind() != reflect.Pointer || x.IsNil() {
-		return fmt.Errorf("%w: expected a pointer to a struct or to a slice of structs, or a *data.Batch for the result, "+
-			"got %T", ErrInput, out)
+	x, t := reflect.ValueOf(out), reflect.TypeFor[int]()
+	if x.Kind() == reflect.Pointer && !x.IsNil() {
+		t, c.outBase = x.Type().Elem(), x.UnsafePointer()
 	}
-	t := x.Type().Elem()
-	c.outBase = x.UnsafePointer()
 	switch {
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
 		s := x.Elem()

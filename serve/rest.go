@@ -26,8 +26,8 @@ import (
 //
 // A request has "instances", as rows, or "inputs", as columns, which are the inputs of the signature. Objects in
 // "instances" may also have the columns of the training, as in JSON. "signature_name" must be empty, serving_default or
-// that of the signature. Texts of outputs whose names end in _bytes are in base64. Only the version that new calls get
-// is served. http.MaxBytesHandler limits the size of requests.
+// that of the signature. Texts of outputs whose names end in _bytes are in base64. Requests for another
+// version are not served. http.MaxBytesHandler limits the size of requests.
 func (p *Predictor) Handler(name string) http.Handler {
 	path := "/v1/models/" + name
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +62,11 @@ func codeOf(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, ErrInput), errors.Is(err, tfbind.ErrInvalidArgument):
 		return http.StatusBadRequest
-	case errors.Is(err, ErrClosed), errors.Is(err, tfbind.ErrResourceExhausted), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, tfbind.ErrResourceExhausted):
+		return http.StatusTooManyRequests
+	case errors.Is(err, context.DeadlineExceeded):
+		return http.StatusGatewayTimeout
+	case errors.Is(err, ErrClosed):
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusInternalServerError
@@ -87,47 +91,30 @@ func (p *Predictor) answer(r *http.Request) ([]byte, error) {
 
 // restRequest is the body of a request.
 type restRequest struct {
-	Signature string            `json:"signature_name"`
-	Instances []json.RawMessage `json:"instances"`
-	Inputs    json.RawMessage   `json:"inputs"`
+	Signature string          `json:"signature_name"`
+	Instances json.RawMessage `json:"instances"`
+	Inputs    json.RawMessage `json:"inputs"`
 }
 
 func (r *restRequest) decode(v *version, a *session.Adapter) (b data.Batch, err error) {
+	columns := sample{}
+	first := bytes.TrimLeft(r.Instances, "[ \t\r\n")
+	isText := len(v.inputs) == 1 && v.inputs[0].kind.Kind == dtype.StringKind && bytes.HasPrefix(first, []byte(`{"b64"`))
 	switch {
 	case !slices.Contains([]string{"", "serving_default", v.signature.Name}, r.Signature):
 		return b, fmt.Errorf("the signature %q is not served; expected %q, or none", r.Signature, v.signature.Name)
 	case (r.Instances == nil) == (r.Inputs == nil):
 		return b, errors.New(`expected either "instances" or "inputs"`)
-	case r.Inputs != nil:
-		columns, err := v.named(r.Inputs)
-		if err != nil {
-			return b, fmt.Errorf("inputs: %w", err)
-		}
-		return v.tensors([]sample{columns}, nil)
-	case len(r.Instances) == 0:
-		return b, errors.New("instances is empty")
+	case isObject(first) && !isText:
+		return JSON(r.Instances).decode(v, a)
+	case isObject(r.Inputs):
+		_ = json.Unmarshal(r.Inputs, &columns) // it is an object
+	case len(v.inputs) != 1:
+		return b, fmt.Errorf("found a value, expected an object with the %d inputs of the model", len(v.inputs))
+	default:
+		columns[v.inputs[0].Name] = append(r.Inputs, r.Instances...) // one of them is nil
 	}
-	rows := make([]sample, len(r.Instances))
-	for i, value := range r.Instances {
-		if rows[i], err = v.named(value); err != nil {
-			return b, fmt.Errorf("instances: item %d: %w", i, err)
-		}
-	}
-	return v.decode(rows, nil, a)
-}
-
-// named returns the values by name: those of an object, or the value of the only input.
-func (v *version) named(value json.RawMessage) (values sample, err error) {
-	if isObject(value) {
-		err := json.Unmarshal(value, &values)
-		if _, is := values["b64"]; len(values) != 1 || !is {
-			return values, err
-		}
-	}
-	if len(v.inputs) != 1 {
-		return nil, fmt.Errorf("found a value, expected an object with the %d inputs of the model", len(v.inputs))
-	}
-	return sample{v.inputs[0].Name: value}, nil
+	return v.tensors([]sample{columns}, nil)
 }
 
 // answer returns the body of the response: by row, as the instances, or else by output.
@@ -139,13 +126,14 @@ func (r *restRequest) answer(out *data.Batch) (text []byte, err error) {
 				"\"inputs\" in place of \"instances\"", ErrInput, f.Name, f.Shape, out.Size)
 		}
 	}
-	// value appends the part of each output that has the shape after some dimensions, and the number at.
+	// value appends element at of each output; the first dimensions of its shape number the elements.
 	value := func(text []byte, dimensions, at int) []byte {
 		for i, f := range out.Fields {
 			if len(out.Fields) > 1 {
 				text = append(strconv.AppendQuote(append(text, "{,"[min(i, 1)]), f.Name), ':')
 			}
-			text, _ = appendArray(text, f.Shape[dimensions:], at*product(f.Shape[dimensions:]), elements[i])
+			_, _, n := dtype.Data(f.Values)
+			text, _ = appendArray(text, f.Shape[dimensions:], at*n/out.Size, elements[i])
 		}
 		if len(out.Fields) > 1 {
 			text = append(text, '}')
@@ -160,14 +148,6 @@ func (r *restRequest) answer(out *data.Batch) (text []byte, err error) {
 		text = value(append(text, "[,"[min(i, 1)]), 1, i)
 	}
 	return append(text, "]}"...), nil
-}
-
-func product(shape []int) int {
-	n := 1
-	for _, size := range shape {
-		n *= size
-	}
-	return n
 }
 
 // appendArray appends elements as nested arrays of a shape. at is the index of the first one, and next that after the

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
 	"steadyfit/savedmodels"
+	"steadyfit/tfbind"
 )
 
 func post(body string) *http.Request {
@@ -78,20 +80,22 @@ func TestErrorsOfREST(t *testing.T) {
 	p := open(t, filepath.Join("..", "savedmodels", "testdata", "keras"), Options{})
 	for body, says := range map[string]string{
 		``:                 "expected a JSON object with instances or inputs",
-		`{"instances": 1}`: "expected a JSON object with instances or inputs",
+		`{"instances": 1}`: "there are no samples",
 		`{}`:               `expected either "instances" or "inputs"`,
 		`{"inputs": [[1,2,3]], "instances": [[1]]}`:        `expected either "instances" or "inputs"`,
-		`{"instances": []}`:                                "instances is empty",
-		`{"instances": [[1,2,3], [1,2]]}`:                  "sample 1, input x: its shape is [2], and that of sample 0 is [3]",
-		`{"instances": [[1,[2],3]]}`:                       "sample 0, input x: nested arrays must have equal lengths",
-		`{"instances": [[[1,2],[3]]]}`:                     "sample 0, input x: nested arrays must have equal lengths",
-		`{"instances": [[1,2,null]]}`:                      "sample 0, input x: found null",
+		`{"instances": []}`:                                "there are no samples",
+		`{"instances": [[1,2,3], [1,2]]}`:                  "the call does not fit the model: input x: nested arrays must have equal lengths",
+		`{"instances": [{"x": [1,2,3]}, {"x": [1,2]}]}`:    "sample 1, input x: its shape is [2], and that of sample 0 is [3]",
+		`{"instances": [[1,[2],3]]}`:                       "the call does not fit the model: input x: nested arrays must have equal lengths",
+		`{"instances": [{"x": [[1,2],[3]]}]}`:              "sample 0, input x: nested arrays must have equal lengths",
+		`{"instances": [[1,2,null]]}`:                      "the call does not fit the model: input x: found null",
+		`{"instances": [{"x": [1,2,3]}, 7]}`:               "expected a JSON object",
 		`{"instances": [[1,2,"a"]]}`:                       "input x: found string, expected float32",
 		`{"instances": [[1,2,1e39]]}`:                      "input x: found number 1e39, expected float32",
 		`{"instances": [[1,2]]}`:                           "expected samples of shape [3], got samples of shape [2]",
-		`{"instances": [{"x": [1,2,3]}, {"y": [1]}]}`:      "sample 1 lacks the input x",
+		`{"instances": [{"x": [1,2,3]}, {"y": [1]}]}`:      "sample 1, input x: there is no value",
 		`{"instances": [{"b64": "AAAA"}]}`:                 "input x",
-		`{"inputs": {"z": 1}}`:                             "lacks the input x",
+		`{"inputs": {"z": 1}}`:                             "the call does not fit the model: input x: there is no value",
 		`{"inputs": [[1,2,3]], "signature_name": "train"}`: `the signature "train" is not served; expected "serving_default", or none`,
 	} {
 		_, err := p.answer(post(body))
@@ -109,13 +113,17 @@ func TestRESTOfTexts(t *testing.T) {
 	v := &version{inputs: []port{text("x")}, signature: &savedmodels.Signature{}}
 	v.model = &savedmodels.Model{}
 	for _, body := range []string{`{"instances": ["a\"]", {"b64": "/w=="}]}`, `{"inputs": ["a\"]", {"b64": "/w=="}]}`,
-		`{"instances": [{"x": "a\"]"}, {"x": {"b64": "/w=="}}]}`} {
+		`{"instances": [{"x": "a\"]"}, {"x": {"b64": "/w=="}}]}`, `{"instances": [{"b64": "YSJd"}, {"b64": "/w=="}]}`,
+		`{"instances": [ {"b64": "YSJd"}, {"b64": "/w=="}]}`, `{"instances": [{ "b64": "YSJd"}, {"b64": "/w=="}]}`} {
 		var in restRequest
 		require.NoError(t, json.Unmarshal([]byte(body), &in))
 		b, err := in.decode(v, nil)
 		require.NoError(t, err)
 		assert.Equal(t, data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: []string{`a"]`, "\xff"}}}}}, b)
 	}
+	b, err := (&restRequest{Instances: []byte(`[{"b64": "YQ=="}, "b"]`)}).decode(v, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "b"}, b.Fields[0].Values)
 	out := data.Batch{Size: 2, Fields: []data.Field{
 		{Name: "a_bytes", Array: data.Array{Shape: []int{2}, Values: []string{"\xff", ""}}},
 		{Name: "b", Array: data.Array{Shape: []int{2, 1}, Values: []string{`"`, "é"}}},
@@ -133,6 +141,29 @@ func TestRESTOfTexts(t *testing.T) {
 	out.Fields = append(out.Fields, data.Field{Name: "mean", Array: data.Array{Values: []float32{1}}})
 	_, err = (&restRequest{}).answer(&out)
 	require.ErrorContains(t, err, `output mean has the shape [], and not one row for each of 2 instances; send "inputs"`)
+}
+
+// Bare values of a single input are those of "inputs", and take no map for each.
+func TestValuesOfRESTAreReadAtOnce(t *testing.T) {
+	v := &version{signature: &savedmodels.Signature{}, model: &savedmodels.Model{},
+		inputs: []port{{Tensor: savedmodels.Tensor{Name: "x"}, kind: dtype.For[float32](), rows: true}}}
+	const n = 10000
+	in := restRequest{Instances: []byte("[1" + strings.Repeat(",1", n-1) + "]")}
+	var b data.Batch
+	allocations := testing.AllocsPerRun(1, func() {
+		var err error
+		b, err = in.decode(v, nil)
+		require.NoError(t, err)
+	})
+	assert.Equal(t, []int{n}, b.Fields[0].Shape)
+	assert.Less(t, allocations, n/10.0)
+}
+
+func TestCodesOfErrors(t *testing.T) {
+	for err, code := range map[error]int{context.DeadlineExceeded: 504, ErrClosed: 503, errors.New("x"): 500,
+		tfbind.ErrResourceExhausted: 429, tfbind.ErrInvalidArgument: 400} {
+		assert.Equal(t, code, codeOf(fmt.Errorf("predict: %w", err)), err)
+	}
 }
 
 // Fields of embedded structs are fields of the struct.
@@ -163,7 +194,7 @@ func TestHandler(t *testing.T) {
 		code               int
 		answer             string
 	}{
-		{"POST", "/v1/models/m:predict", `{"instances": []}`, 400, `{"error":"predict: the call does not fit the model: instances is empty"}`},
+		{"POST", "/v1/models/m:predict", `{"instances": []}`, 400, `{"error":"predict: the call does not fit the model: there are no samples"}`},
 		{"POST", "/v1/models/m:predict", strings.Repeat(" ", 101), 413, `{"error":"http: request body too large"}`},
 		{"GET", "/v1/models/m", "", 200, `{"model_version_status":[{"version":"0","state":"AVAILABLE","status":{"error_code":"OK","error_message":""}}]}`},
 		{"POST", "/v1/models/m/versions/1:predict", "", 404, `{"error":"POST /v1/models/m/versions/1:predict is not served; expected POST /v1/models/m:predict or GET /v1/models/m"}`},

@@ -44,7 +44,7 @@
 //
 // Refresh, which Options.Every calls regularly, loads the newest version in the folder and then passes new calls to it.
 // A version that cannot be loaded leaves the old one serving. A version is closed once its last call has returned.
-// Promote and Rollback change the newest version.
+// Promote and Rollback change the version that serves.
 //
 // # Adapters
 //
@@ -105,14 +105,14 @@ var ErrClosed = errors.New("the predictor is closed")
 var ErrInput = errors.New("the call does not fit the model")
 
 // ErrNoVersion means that there is no version before the one that serves.
-var ErrNoVersion = errors.New("there is no version before")
+var ErrNoVersion = errors.New("there is no earlier version")
 
 // Predictor computes the predictions of a model. Its methods may be called by several goroutines.
 type Predictor struct {
 	dir string
 	o   Options
 
-	refreshing sync.Mutex       // held by Refresh
+	refreshing sync.Mutex       // held by Refresh, Promote and Rollback
 	failed     map[int64]string // the state of the files of versions that could not be loaded, by number
 	versions   sync.WaitGroup   // the versions that are not closed yet
 	follower   sync.WaitGroup

@@ -495,8 +495,10 @@ func TestPromoteAndRollback(t *testing.T) {
 	damaged := filepath.Join(hidden, "damaged")
 	require.NoError(t, os.Mkdir(damaged, 0o777))
 	require.NoError(t, os.WriteFile(filepath.Join(damaged, "saved_model.pb"), []byte("damaged"), 0o666))
-	require.ErrorIs(t, p.Promote(t.Context(), damaged, 3), savedmodels.ErrNotSavedModel)
-	assert.DirExists(t, damaged)
+	for range 2 { // also a second time
+		require.ErrorIs(t, p.Promote(t.Context(), damaged, 3), savedmodels.ErrNotSavedModel)
+		assert.DirExists(t, damaged)
+	}
 	require.ErrorContains(t, p.Promote(t.Context(), filepath.Join(hidden, "3"), 2), "expected a number above 2, which serves, got 2")
 	serves(2, 2)
 	require.NoError(t, p.Promote(t.Context(), filepath.Join(hidden, "3"), 7))
@@ -507,6 +509,59 @@ func TestPromoteAndRollback(t *testing.T) {
 	require.ErrorIs(t, p.Rollback(t.Context(), filepath.Join(hidden, "8")), ErrNoVersion)
 	require.ErrorIs(t, p.Predict(t.Context(), images[0], new(answer)), ErrInput)
 	assert.Equal(t, []int{5, 1}, []int{calls, failed})
+}
+
+// Versions that cannot be loaded, above and below the one that serves, change nothing. They do not count for Keep.
+func TestPromoteAndRollbackBesideDamagedVersions(t *testing.T) {
+	_, images := digits(t)
+	dir, _ := versions(t, 4, images[0])
+	hidden := t.TempDir()
+	for _, version := range []string{"3", "4"} {
+		require.NoError(t, os.Rename(filepath.Join(dir, version), filepath.Join(hidden, version)))
+	}
+	damage := func(version string) {
+		t.Helper()
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, version), 0o777))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, version, "saved_model.pb"), []byte("damaged"), 0o666))
+	}
+	damage("9")
+	p := open(t, dir, Options{Keep: 2})
+	require.NoError(t, p.Promote(t.Context(), filepath.Join(hidden, "3"), 3))
+	assert.EqualValues(t, 3, p.Version())
+	assert.DirExists(t, filepath.Join(dir, "3"))
+	assert.DirExists(t, filepath.Join(dir, "2"), "one of two that can be loaded")
+	assert.NoDirExists(t, filepath.Join(dir, "1"))
+	damage("8")
+	require.NoError(t, p.Rollback(t.Context(), filepath.Join(hidden, "3")), "8 is not the version that serves")
+	assert.EqualValues(t, 2, p.Version())
+	assert.DirExists(t, filepath.Join(hidden, "3"))
+
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "8")))
+	require.NoError(t, p.Promote(t.Context(), filepath.Join(hidden, "3"), 4))
+	require.NoError(t, p.Promote(t.Context(), filepath.Join(hidden, "4"), 5))
+	damage("4")
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "2")))
+	require.Error(t, p.Rollback(t.Context(), filepath.Join(hidden, "5")))
+	assert.DirExists(t, filepath.Join(dir, "5"), "no version before it can be loaded")
+	assert.EqualValues(t, 5, p.Version())
+}
+
+// Rollback goes back to the newest version that can be loaded, and Promote fails if a larger number serves then.
+func TestMovesAreJudgedByTheVersionThatServes(t *testing.T) {
+	_, images := digits(t)
+	dir, _ := versions(t, 4, images[0])
+	hidden := t.TempDir()
+	require.NoError(t, os.Rename(filepath.Join(dir, "4"), filepath.Join(hidden, "4")))
+	p := open(t, dir, Options{})
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "2", "saved_model.pb"), []byte("damaged"), 0o666))
+	require.NoError(t, p.Rollback(t.Context(), filepath.Join(hidden, "3")))
+	assert.EqualValues(t, 1, p.Version())
+	assert.DirExists(t, filepath.Join(hidden, "3"))
+
+	require.NoError(t, os.Rename(filepath.Join(hidden, "4"), filepath.Join(dir, "4")))
+	require.ErrorContains(t, p.Promote(t.Context(), filepath.Join(hidden, "3"), 3), "was moved back, because version 4 serves")
+	assert.DirExists(t, filepath.Join(hidden, "3"))
+	assert.EqualValues(t, 4, p.Version())
 }
 
 func TestFollowsAFolder(t *testing.T) {

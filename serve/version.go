@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,43 +120,57 @@ func (p *Predictor) refresh(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Promote moves a SavedModel into the folder of versions, as a number above all others, and passes new calls to it. If
-// the model cannot be loaded, Promote moves it back. It then removes the oldest versions (Options.Keep).
+// Promote moves a SavedModel into the folder of versions, as a number above the one that serves, and passes new calls to
+// it. If the model does not serve then, Promote moves it back. It then removes the oldest versions (Options.Keep).
 func (p *Predictor) Promote(ctx context.Context, model string, number int64) error {
+	p.refreshing.Lock()
+	defer p.refreshing.Unlock()
 	if now := p.Version(); number <= now {
 		return fmt.Errorf("promote: expected a number above %d, which serves, got %d", now, number)
 	}
-	if err := p.move(ctx, model, filepath.Join(p.dir, strconv.FormatInt(number, 10))); err != nil {
+	delete(p.failed, number) // of another model
+	if err := p.move(ctx, model, filepath.Join(p.dir, strconv.FormatInt(number, 10)), number, number); err != nil {
 		return err
 	}
 	found, err := savedmodels.Versions(p.dir)
+	found = slices.DeleteFunc(found, func(v savedmodels.Version) bool {
+		return v.Number > number || stateOf(v.Path) == p.failed[v.Number]
+	})
 	for ; p.o.Keep > 0 && len(found) > p.o.Keep; found = found[1:] {
 		err = errors.Join(err, os.RemoveAll(found[0].Path))
 	}
-	return err
-}
-
-// Rollback moves the version with the largest number to a folder that does not exist yet, and passes new calls to the
-// version before it. If there is none, the error is ErrNoVersion.
-func (p *Predictor) Rollback(ctx context.Context, to string) error {
-	found, err := savedmodels.Versions(p.dir)
-	if err == nil && len(found) < 2 {
-		err = fmt.Errorf("rollback: %s: %w", p.dir, ErrNoVersion)
-	}
 	if err != nil {
-		return err
+		p.o.Log.Error("old versions are left", "error", err)
 	}
-	return p.move(ctx, found[len(found)-1].Path, to)
+	return nil
 }
 
-func (p *Predictor) move(ctx context.Context, from, to string) error {
+// Rollback moves the version that serves to a folder that does not exist yet, and passes new calls to the version before
+// it. If there is none, the error is ErrNoVersion.
+func (p *Predictor) Rollback(ctx context.Context, to string) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
+	now := p.Version()
+	found, err := savedmodels.Versions(p.dir)
+	at := slices.IndexFunc(found, func(v savedmodels.Version) bool { return v.Number == now })
+	if err != nil || at < 1 {
+		return fmt.Errorf("rollback: %s: %w", p.dir, cmp.Or(err, ErrNoVersion))
+	}
+	return p.move(ctx, found[at].Path, to, 0, now-1)
+}
+
+// move renames a folder. If then no version from least to most serves, it renames the folder back. The caller has locked
+// refreshing.
+func (p *Predictor) move(ctx context.Context, from, to string, least, most int64) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	if err := p.refresh(ctx); err != nil {
-		return errors.Join(err, os.Rename(to, from))
+	err := p.refresh(ctx)
+	if now := p.Version(); now < least || now > most {
+		return errors.Join(fmt.Errorf("%s was moved back, because version %d serves", from, now), err, os.Rename(to, from))
+	}
+	if err != nil {
+		p.o.Log.Error("other versions cannot be loaded", "error", err)
 	}
 	return nil
 }

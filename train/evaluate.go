@@ -17,6 +17,7 @@ func Evaluate(ctx context.Context, c Config) (metrics fit.Metrics, err error) {
 	}
 	defer c.Worker.Busy()()
 	c.Out, c.OutVersion, c.OutAdapter, c.Checkpoints, c.Resume = "", "", "", Checkpoints{}, false
+	c.Supervise, c.Supervisor, c.OnOutOfMemory, c.Reset, c.Loop.ResumeAnyway = "", Config{}.Supervisor, "", Reset{}, false
 	t := newTraining(c, nil, nil)
 	if _, err := t.prepare(); err != nil {
 		return nil, unusable(err)
@@ -28,9 +29,8 @@ func Evaluate(ctx context.Context, c Config) (metrics fit.Metrics, err error) {
 	if err := cmp.Or(t.openData(), t.quiet()); err != nil {
 		return nil, unusable(err)
 	}
-	o := t.Session
-	o.ReadOnly, o.Only = true, []string{t.model.Roles.Evaluate, t.model.Roles.ResetMetrics}
-	if t.session, err = session.OpenModel(ctx, t.model, o); err != nil {
+	t.Session.ReadOnly, t.Session.Only = true, []string{t.model.Roles.Evaluate, t.model.Roles.ResetMetrics}
+	if t.session, err = session.OpenModel(ctx, t.model, t.Session); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.session.Close()) }()

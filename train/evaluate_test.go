@@ -32,6 +32,13 @@ func TestEvaluateIsTheValidation(t *testing.T) {
 			assert.Greater(t, math.Abs(was-m.Value), 0.01, m.Name)
 		}
 	}
-	_, err := Evaluate(t.Context(), Config{Model: "builtin:digits"})
+	c := Config{Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Validation: "builtin:digits", Resume: true,
+		Supervise: Always, OnOutOfMemory: Restart, Reset: Reset{Depth: "process"}}
+	c.Checkpoints.Folder, c.Supervisor.Restarts, c.Loop.ResumeAnyway = t.TempDir(), 3, true
+	c.Loop.Batch, c.Loop.Epochs = 32, 1
+	require.NoError(t, c.check(), "Run takes it")
+	_, err := Evaluate(t.Context(), c)
+	require.NoError(t, err)
+	_, err = Evaluate(t.Context(), Config{Model: "builtin:digits"})
 	assert.ErrorContains(t, err, "Config.Validation: nothing to evaluate on; set it, or Config.ValidationFraction")
 }

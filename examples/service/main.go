@@ -2,7 +2,7 @@
 //
 //	POST   /v1/models/NAME:predict   predictions, as in TensorFlow Serving's REST API
 //	GET    /v1/models/NAME           the version that serves, as in TensorFlow Serving's REST API
-//	POST   /v1/models/NAME:rollback  removes the newest version, so that the one before it serves
+//	POST   /v1/models/NAME:rollback  removes the version that serves, so that the one before it does
 //	POST   /jobs?epochs=N&batch=N    fine-tunes on a table: the body, or the file "data" of a form
 //	GET    /jobs/ID                  the state of a job
 //	GET    /jobs/ID/events           its epochs and its end as server-sent events
@@ -16,12 +16,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"expvar"
 	"flag"
 	"fmt"
 	"io"
 	"log"
 	"log/slog"
-	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -43,13 +43,14 @@ import (
 )
 
 const (
-	maxBody = 64 << 20 // bytes of a request
+	maxBody = 64 << 20 // bytes of the data of a job; a predict request has at most a sixteenth
 	keep    = 20       // versions, and jobs that wait
+	partial = "tmp"    // folder of a job that is being written or removed
 )
 
 func main() {
 	supervise.Init(map[string]supervise.Task{"job": fineTune})
-	s := &service{queue: make(chan *job, keep+1), metrics: map[string]float64{}}
+	s := &service{}
 	listen := flag.String("listen", "127.0.0.1:8501", "address to listen on")
 	flag.StringVar(&s.name, "name", "model", "name of the model")
 	flag.StringVar(&s.models, "models", "models", "folder of the versions of the model")
@@ -70,10 +71,10 @@ type service struct {
 	predictor                  *serve.Predictor
 	ending                     <-chan struct{} // closed when the service ends
 	queue                      chan *job       // the jobs that wait
+	metrics                    expvar.Map
 
-	mu      sync.Mutex // protects:
-	jobs    []*job     // all jobs, oldest first, and their content
-	metrics map[string]float64
+	mu   sync.Mutex // protects:
+	jobs []*job     // all jobs, oldest first, and their content
 }
 
 // run serves until ctx ends. Then it completes its requests, and the job that runs writes a checkpoint.
@@ -95,7 +96,15 @@ func (s *service) run(ctx context.Context, listen string) (err error) {
 	s.ending = ctx.Done()
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 5 * time.Minute}
 	var group sync.WaitGroup
-	group.Go(func() { s.work(ctx) })
+	group.Go(func() {
+		for ctx.Err() == nil {
+			select {
+			case j := <-s.queue:
+				s.do(ctx, j)
+			case <-ctx.Done():
+			}
+		}
+	})
 	group.Go(func() {
 		defer stop()
 		err = server.Serve(listener)
@@ -110,7 +119,7 @@ func (s *service) run(ctx context.Context, listen string) (err error) {
 
 func (s *service) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", s.predictor.Handler(s.name))
+	mux.Handle("/", http.MaxBytesHandler(s.predictor.Handler(s.name), maxBody/16))
 	mux.HandleFunc("GET /jobs/{id}/events", s.events)
 	mux.HandleFunc("GET /metrics", s.writeMetrics)
 	for pattern, answer := range map[string]func(*http.Request) (any, error){
@@ -121,8 +130,10 @@ func (s *service) handler() http.Handler {
 			object, err := answer(r)
 			w.Header().Set("Content-Type", "application/json")
 			if err != nil {
-				code := status(http.StatusInternalServerError)
-				_ = errors.As(err, &code)
+				code, tooLarge := status(http.StatusInternalServerError), (*http.MaxBytesError)(nil)
+				if _ = errors.As(err, &code); errors.As(err, &tooLarge) {
+					code, err = http.StatusRequestEntityTooLarge, tooLarge
+				}
 				w.WriteHeader(int(code))
 				object = map[string]string{"error": err.Error()}
 			}
@@ -137,7 +148,7 @@ type status int
 
 func (s status) Error() string { return http.StatusText(int(s)) }
 
-// rollback moves the newest version to the folder of the jobs.
+// rollback moves the version that serves to the folder of the jobs.
 func (s *service) rollback(r *http.Request) (any, error) {
 	err := s.predictor.Rollback(r.Context(), filepath.Join(s.dir, fmt.Sprint("version-", s.predictor.Version())))
 	if errors.Is(err, serve.ErrNoVersion) {
@@ -148,31 +159,24 @@ func (s *service) rollback(r *http.Request) (any, error) {
 
 // observe counts a prediction.
 func (s *service) observe(took time.Duration, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, most := range []float64{0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, math.Inf(1)} {
 		if took.Seconds() <= most {
-			s.metrics[fmt.Sprintf("prediction_seconds_bucket{le=\"%g\"}", most)]++
+			s.metrics.Add(fmt.Sprintf("prediction_seconds_bucket{le=\"%g\"}", most), 1)
 		}
 	}
-	s.metrics["prediction_seconds_count"]++
-	s.metrics["prediction_seconds_sum"] += took.Seconds()
+	s.metrics.Add("prediction_seconds_count", 1)
+	s.metrics.AddFloat("prediction_seconds_sum", took.Seconds())
 	if err != nil {
-		s.metrics["prediction_errors_total"]++
+		s.metrics.Add("prediction_errors_total", 1)
 	}
 }
 
 func (s *service) writeMetrics(w http.ResponseWriter, _ *http.Request) {
-	s.mu.Lock()
-	found := maps.Clone(s.metrics)
-	s.mu.Unlock()
-	found["model_version"] = float64(s.predictor.Version())
+	s.metrics.Do(func(m expvar.KeyValue) { fmt.Fprintf(w, "service_%s %v\n", m.Key, m.Value) })
+	fmt.Fprintf(w, "service_model_version %d\n", s.predictor.Version())
 	usage, _ := memory.Read() // an error means that all amounts are 0
 	for layer, r := range map[string]memory.Reading{"rss": usage.RSS, "anon": usage.Anon, "file": usage.File} {
-		found[fmt.Sprintf("memory_bytes{layer=%q}", layer)] = float64(r.Bytes)
-	}
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		fmt.Fprintf(w, "service_%s %.15g\n", name, found[name])
+		fmt.Fprintf(w, "service_memory_bytes{layer=%q} %d\n", layer, r.Bytes)
 	}
 }
 
@@ -194,14 +198,26 @@ func (s *service) path(j *job, file string) string {
 	return filepath.Join(s.dir, strconv.FormatInt(j.ID, 10), file)
 }
 
+// remove removes the folder of a job. The caller has locked mu.
+func (s *service) remove(j *job) error {
+	_ = os.Rename(s.path(j, ""), filepath.Join(s.dir, partial)) // there may be none
+	return os.RemoveAll(filepath.Join(s.dir, partial))
+}
+
 // load finds the jobs that an earlier process has not completed.
 func (s *service) load() error {
+	_ = os.RemoveAll(filepath.Join(s.dir, partial))                  // what cannot be removed stays
 	files, _ := filepath.Glob(filepath.Join(s.dir, "*", "job.json")) // the pattern is valid
+	s.queue = make(chan *job, len(files)+keep+1)
 	for _, file := range files {
 		j := &job{}
 		text, err := os.ReadFile(file)
 		if err = cmp.Or(err, json.Unmarshal(text, j)); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
+		}
+		if _, err := os.Stat(filepath.Join(s.models, strconv.FormatInt(j.ID, 10))); err == nil {
+			_ = s.remove(j) // it was promoted
+			continue
 		}
 		s.jobs = append(s.jobs, j)
 		s.queue <- j
@@ -238,22 +254,23 @@ func (s *service) addJob(r *http.Request) (any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: file data of the form: %w", status(http.StatusBadRequest), err)
 		}
-		body, j.File = file, "data"+filepath.Ext(header.Filename)
+		body, j.File = file, "data"+header.Filename[strings.Index(header.Filename+".", "."):]
 	}
 	content, err := io.ReadAll(body)
 	if err = errors.Join(err, body.Close()); err != nil {
-		return nil, fmt.Errorf("%w: %w", status(http.StatusRequestEntityTooLarge), err)
+		return nil, fmt.Errorf("%w: %w", status(http.StatusBadRequest), err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.queue) == keep {
+	if len(s.queue) >= keep {
 		return nil, fmt.Errorf("%w: %d jobs wait", status(http.StatusServiceUnavailable), keep)
 	}
 	j.ID = time.Now().UnixMicro() // larger than those of earlier jobs
 	text, err := json.Marshal(j)
-	if err = cmp.Or(err, os.MkdirAll(s.path(j, ""), 0o777), os.WriteFile(s.path(j, j.File), content, 0o666),
-		os.WriteFile(s.path(j, "job.json"), text, 0o666)); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(s.path(j, "")))
+	folder := filepath.Join(s.dir, partial)
+	if err = cmp.Or(err, os.Mkdir(folder, 0o777), os.WriteFile(filepath.Join(folder, j.File), content, 0o666),
+		os.WriteFile(filepath.Join(folder, "job.json"), text, 0o666), os.Rename(folder, s.path(j, ""))); err != nil {
+		return nil, errors.Join(err, s.remove(j))
 	}
 	s.jobs = append(s.jobs[max(len(s.jobs)-2*keep, 0):], j) // without the oldest one, which has ended
 	s.queue <- j
@@ -270,14 +287,15 @@ func (s *service) removeJob(r *http.Request) (any, error) {
 		j.cancel()
 	case "queued":
 		j.State = "cancelled"
-		err = os.RemoveAll(s.path(j, ""))
+		s.metrics.Add(`jobs_total{state="cancelled"}`, 1)
+		err = s.remove(j)
 	}
 	return *j, err
 }
 
 // events sends the epochs of a job, whose numbers are the lines of its history, and its end.
 func (s *service) events(w http.ResponseWriter, r *http.Request) {
-	sent, _ := strconv.Atoi(r.Header.Get("Last-Event-ID"))
+	sent, _ := strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 31)
 	for w.Header().Set("Content-Type", "text/event-stream"); ; {
 		found, err := s.showJob(r)
 		if err != nil {
@@ -287,7 +305,7 @@ func (s *service) events(w http.ResponseWriter, r *http.Request) {
 		j := found.(job)
 		history, _ := os.ReadFile(s.path(&j, "history.jsonl")) // there is none before the first epoch
 		lines := bytes.Split(append(history, j.history...), []byte("\n"))
-		for ; sent < len(lines)-1; sent++ { // the last one is empty, or not complete
+		for ; int(sent) < len(lines)-1; sent++ { // the last one is empty, or not complete
 			fmt.Fprintf(w, "id: %d\nevent: epoch\ndata: %s\n\n", sent+1, lines[sent])
 		}
 		if j.State != "queued" && j.State != "running" {
@@ -306,18 +324,14 @@ func (s *service) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// work runs the jobs, one after the other, until ctx ends.
-func (s *service) work(ctx context.Context) {
-	for ctx.Err() == nil {
-		select {
-		case j := <-s.queue:
-			s.do(ctx, j)
-		case <-ctx.Done():
-		}
-	}
+// task is what a child process needs of a job.
+type task struct {
+	Data, Model, Holdout string
+	Epochs, Batch        int
+	Budget               memory.Bytes
 }
 
-// do runs a job, unless it was cancelled.
+// do trains in a child process, and promotes the model if it is better. It does nothing for a job that was cancelled.
 func (s *service) do(ctx context.Context, j *job) {
 	of, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -329,42 +343,29 @@ func (s *service) do(ctx context.Context, j *job) {
 	j.State, j.Base, j.cancel = "running", s.predictor.Version(), cancel
 	now := *j
 	s.mu.Unlock()
-	if s.train(of, &now); ctx.Err() != nil {
+	o := supervise.Options{Deadline: 5 * time.Minute, Result: &now.Losses, Log: slog.Default()}
+	base := filepath.Join(s.models, strconv.FormatInt(now.Base, 10))
+	err := supervise.Run(of, o, "job", task{s.path(j, j.File), base, s.holdout, j.Epochs, j.Batch, s.budget})
+	now.State = "refused"
+	if better := now.Losses[1] < now.Losses[0]; err == nil && better && s.predictor.Version() != now.Base {
+		err = fmt.Errorf("version %d does not serve any more; add the job again", now.Base)
+	} else if err == nil && better {
+		now.State, err = "promoted", s.predictor.Promote(of, s.path(j, "model"), j.ID)
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return // the next process continues with the job
+	case err != nil && of.Err() != nil:
+		now.State = "cancelled"
+	case err != nil:
+		now.State, now.Error = "failed", strings.ReplaceAll(err.Error(), s.path(j, "")+"/", "")
 	}
 	now.history, _ = os.ReadFile(s.path(j, "history.jsonl")) // there may be none
-	_ = os.RemoveAll(s.path(j, ""))                          // what cannot be removed stays
+	s.metrics.Add("jobs_total{state=\""+now.State+"\"}", 1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.metrics["jobs_total{state=\""+now.State+"\"}"]++
+	_ = s.remove(j) // what cannot be removed stays
 	*j = now
-}
-
-// task is what a child process needs of a job.
-type task struct {
-	Data, Model, Holdout string
-	Epochs, Batch        int
-	Budget               memory.Bytes
-}
-
-// train trains in a child process, and promotes the model if it is better.
-func (s *service) train(ctx context.Context, j *job) {
-	o := supervise.Options{Deadline: 5 * time.Minute, Result: &j.Losses, Log: slog.Default()}
-	base := filepath.Join(s.models, strconv.FormatInt(j.Base, 10))
-	err := supervise.Run(ctx, o, "job", task{s.path(j, j.File), base, s.holdout, j.Epochs, j.Batch, s.budget})
-	switch j.State = "promoted"; {
-	case ctx.Err() != nil:
-		j.State = "cancelled"
-	case err == nil && j.Losses[1] >= j.Losses[0]:
-		j.State = "refused"
-	case err == nil && s.predictor.Version() != j.Base:
-		err = fmt.Errorf("version %d does not serve any more; add the job again", j.Base)
-	case err == nil:
-		err = s.predictor.Promote(ctx, s.path(j, "model"), j.ID)
-	}
-	if err != nil && ctx.Err() == nil {
-		j.State, j.Error = "failed", strings.ReplaceAll(err.Error(), s.path(j, "")+"/", "")
-	}
 }
 
 // fineTune is the task of a child process. It returns the losses of the model before and after the training.
@@ -387,11 +388,10 @@ func fineTune(ctx context.Context, w *supervise.Worker, spec []byte) (any, error
 	if err == nil {
 		_, err = train.Run(ctx, c)
 	}
-	if err != nil {
-		return nil, err
+	after := before
+	if c.Model = c.Out; err == nil {
+		after, err = train.Evaluate(ctx, c)
 	}
-	c.Model = c.Out
-	after, err := train.Evaluate(ctx, c)
 	if err != nil {
 		return nil, err
 	}

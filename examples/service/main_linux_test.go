@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"math"
 	"mime/multipart"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -290,15 +292,18 @@ func TestPromotionRefusalAndRollback(t *testing.T) {
 		assert.Equal(t, i+1, record.Epoch)
 	}
 	assert.Equal(t, all[2:], p.events(path, 2), "the events after the one that the client has")
+	assert.Equal(t, all, p.events(path, -5))
 	code, _ = p.do("GET", path, "", nil)
 	assert.Equal(t, 200, code)
 
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
-	file, err := w.CreateFormFile("data", "wrong.csv")
+	file, err := w.CreateFormFile("data", "wrong.csv.gz")
 	require.NoError(t, err)
-	_, err = file.Write(table(t, 1))
+	compressed := gzip.NewWriter(file)
+	_, err = compressed.Write(table(t, 1))
 	require.NoError(t, err)
+	require.NoError(t, compressed.Close())
 	require.NoError(t, w.Close())
 	code, text = p.do("POST", "/jobs?epochs=2", w.FormDataContentType(), form.Bytes())
 	require.Equal(t, 200, code, "%s", text)
@@ -339,8 +344,8 @@ func TestErrors(t *testing.T) {
 	}{
 		{"POST", "/v1/models/digits:predict", `{"instances": [[1]]}`, 400, `{"error":"predict: the call does not fit the model: signature predict, input x: the data does not fit the model: expected samples of shape [64], got samples of shape [1]"}`},
 		{"POST", "/v1/models/other:predict", `{}`, 404, `{"error":"POST /v1/models/other:predict is not served; expected POST /v1/models/digits:predict or GET /v1/models/digits"}`},
-		{"POST", "/v1/models/digits:predict", strings.Repeat(" ", maxBody+1), 413, `{"error":"http: request body too large"}`},
-		{"POST", "/jobs", strings.Repeat(" ", maxBody+1), 413, `{"error":"Request Entity Too Large: http: request body too large"}`},
+		{"POST", "/v1/models/digits:predict", strings.Repeat(" ", maxBody/16+1), 413, `{"error":"http: request body too large"}`},
+		{"POST", "/jobs", strings.Repeat(" ", maxBody+1), 413, `{"error":"http: request body too large"}`},
 		{"POST", "/jobs?epochs=no", "", 400, `{"error":"Bad Request: expected numbers of at least 1 for epochs and batch"}`},
 		{"GET", "/jobs/7", "", 404, `{"error":"Not Found: job 7"}`},
 		{"DELETE", "/jobs/..%2Fmodels", "", 404, `{"error":"Not Found: job ../models"}`},
@@ -348,6 +353,16 @@ func TestErrors(t *testing.T) {
 		code, text := p.do(c.method, c.path, "", []byte(c.body))
 		assert.Equal(t, c.code, code, c.path)
 		assert.Equal(t, c.says, strings.TrimSpace(string(text)), c.path)
+	}
+	for _, c := range []struct {
+		size, code int
+		says       string
+	}{{maxBody, 413, `{"error":"http: request body too large"}`},
+		{0, 400, `{"error":"Bad Request: file data of the form: unexpected EOF"}`}} {
+		form := "--b\r\nContent-Disposition: form-data; name=\"data\"; filename=\"a.csv\"\r\n\r\n" + strings.Repeat(" ", c.size)
+		code, text := p.do("POST", "/jobs", "multipart/form-data; boundary=b", []byte(form))
+		assert.Equal(t, c.code, code)
+		assert.Equal(t, c.says, strings.TrimSpace(string(text)))
 	}
 	j := p.end(p.add("", []byte("pixel0,label\na,1\n")))
 	assert.Equal(t, "failed", j.State)
@@ -379,6 +394,8 @@ func TestRemovedJob(t *testing.T) {
 	assert.Equal(t, "promoted", p.end(next).State)
 	assert.Equal(t, "cancelled", p.end(waiting).State)
 	assert.Empty(t, p.left())
+	_, text := p.do("GET", "/metrics", "", nil)
+	assert.Contains(t, string(text), "service_jobs_total{state=\"cancelled\"} 2\n")
 }
 
 // A job resumes after its process was killed, and after the service was started again.
@@ -415,6 +432,41 @@ func workerOf(t *testing.T, pid int) (child int) {
 	}
 	require.NotZero(t, child)
 	return child
+}
+
+// A service that was killed leaves jobs that are incomplete or promoted. Its complete jobs are read, however many there
+// are.
+func TestLeftJobs(t *testing.T) {
+	dir := t.TempDir()
+	s := &service{models: filepath.Join(dir, "models"), dir: filepath.Join(dir, "jobs")}
+	write := func(folder string, id int) {
+		t.Helper()
+		require.NoError(t, os.MkdirAll(filepath.Join(s.dir, folder), 0o777))
+		text := fmt.Appendf(nil, `{"id": %d, "state": "queued"}`, id)
+		require.NoError(t, os.WriteFile(filepath.Join(s.dir, folder, "job.json"), text, 0o666))
+	}
+	const n = 2 * keep
+	for id := range n {
+		write(strconv.Itoa(100+id), 100+id)
+	}
+	write(partial, 7)
+	write("99", 99)
+	require.NoError(t, os.MkdirAll(filepath.Join(s.models, "99"), 0o777))
+	require.NoError(t, s.load())
+	assert.Len(t, s.jobs, n)
+	assert.Len(t, s.queue, n)
+	assert.NoDirExists(t, filepath.Join(s.dir, partial))
+	assert.NoDirExists(t, filepath.Join(s.dir, "99"))
+	_, err := s.addJob(httptest.NewRequest("POST", "/jobs", strings.NewReader("")))
+	assert.ErrorContains(t, err, "20 jobs wait")
+}
+
+// Predictions do not wait for the disk.
+func TestObservesWhileAJobIsAdded(t *testing.T) {
+	var s service
+	s.mu.Lock()
+	s.observe(time.Second, nil)
+	assert.Equal(t, "1", s.metrics.Get("prediction_seconds_count").String())
 }
 
 // While jobs train and versions are swapped, no request fails, and each answer is that of one version.
