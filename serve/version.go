@@ -120,8 +120,8 @@ func (p *Predictor) refresh(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Promote moves a SavedModel into the folder of versions, as a number above the one that serves, and passes new calls to
-// it. If the model does not serve then, Promote moves it back. It then removes the oldest versions (Options.Keep).
+// Promote moves a SavedModel into the folder of versions, as a number above the one that serves, and passes new calls
+// to it. If the model does not serve then, Promote moves it back. It then removes the oldest versions (Options.Keep).
 func (p *Predictor) Promote(ctx context.Context, model string, number int64) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
@@ -145,8 +145,8 @@ func (p *Predictor) Promote(ctx context.Context, model string, number int64) err
 	return nil
 }
 
-// Rollback moves the version that serves to a folder that does not exist yet, and passes new calls to the version before
-// it. If there is none, the error is ErrNoVersion.
+// Rollback moves the version that serves to a folder that does not exist yet, and passes new calls to the version
+// before it. If there is none, the error is ErrNoVersion.
 func (p *Predictor) Rollback(ctx context.Context, to string) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
@@ -159,8 +159,8 @@ func (p *Predictor) Rollback(ctx context.Context, to string) error {
 	return p.move(ctx, found[at].Path, to, 0, now-1)
 }
 
-// move renames a folder. If then no version from least to most serves, it renames the folder back. The caller has locked
-// refreshing.
+// move renames a folder. If then no version from least to most serves, it renames the folder back. The caller has
+// locked refreshing.
 func (p *Predictor) move(ctx context.Context, from, to string, least, most int64) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
