@@ -77,7 +77,8 @@ import (
 type Options struct {
 	// Signature is the signature to run. Empty means that of the role predict (savedmodels.Roles).
 	Signature string
-	// Parallel is the maximum number of runs at a time. 0 means GOMAXPROCS.
+	// Parallel is the maximum number of runs at a time. 0 means twice GOMAXPROCS, since a run waits for its slowest
+	// operations at times.
 	Parallel int
 	// Batch is the maximum number of samples of several calls that run together. 0 and 1 mean that each call runs alone.
 	// A call with more samples runs alone, too.
@@ -129,7 +130,7 @@ type Predictor struct {
 
 // Open loads the SavedModel at dir, or the newest version in the folder dir. The result must be closed.
 func Open(ctx context.Context, dir string, o Options) (*Predictor, error) {
-	o.Parallel = cmp.Or(max(o.Parallel, 0), runtime.GOMAXPROCS(0))
+	o.Parallel = cmp.Or(max(o.Parallel, 0), 2*runtime.GOMAXPROCS(0))
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}

@@ -29,13 +29,18 @@ const (
 	exitInterrupted = 130
 )
 
-// coded is an error with an exit code.
+// coded is an error with an exit code. Without err, nothing is printed.
 type coded struct {
 	code int
 	err  error
 }
 
-func (e *coded) Error() string { return e.err.Error() }
+func (e *coded) Error() string {
+	if e.err == nil { // the program that watch ran has said why
+		return ""
+	}
+	return e.err.Error()
+}
 func (e *coded) Unwrap() error { return e.err }
 
 // usagef returns an error of the command line or the configuration.

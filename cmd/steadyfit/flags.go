@@ -50,6 +50,8 @@ type settings struct {
 
 	stepTime, within time.Duration // flags of tune
 
+	watching watching // flags of watch
+
 	// Flags of matrix.
 	plan                matrix.Plan
 	workloads, remedies []string
@@ -210,6 +212,16 @@ func (s *settings) measurementFlags() []flag {
 		{"learning-rate", "bench", "learning rate, for a model that takes one", "", &s.rate},
 		{"step-time", "tune", "choose the least memory with steps of at most this time, as in 150ms", "",
 			newDuration(&s.stepTime, 0)},
+		{"within", "watch", "end the program after this time, or as soon as the verdict is sure", "",
+			newDuration(&s.watching.within, time.Second)},
+		{"until-sure", "watch", "end the program as soon as the verdict is sure", "", &s.watching.untilSure},
+		{"report-every", "watch", "print the answer so far after each such time", "",
+			newDuration(&s.watching.every, time.Second)},
+		{"mark", "watch", "regular expression of a line of output that ends a step, as in 'epoch (\\d+)'", "",
+			newValue("regexp", "", s.setMark)},
+		{"pid", "watch", "watch a process that runs already", "", newCount(&s.watching.pid, 1)},
+		{"name", "watch", "watch the processes of a program or a Python script that runs already", "", &s.watching.name},
+		{"cgroup", "watch", "watch the processes of a control group, such as that of a container", "", &s.watching.group},
 		{"within", "tune", "maximum duration of the search", "", newDuration(&s.within, time.Second)},
 		{"workloads", "matrix", "workloads to run, or all (default: all, or user with --model)", "", &s.workloads},
 		{"remedies", "matrix", "remedies to apply, as in trim,W4/reuse,keras:clear-session (default: all)", "", &s.remedies},
@@ -345,9 +357,13 @@ func (s *settings) outputFlags() []flag {
 			newParsed(&s.Profile, "steps", parseProfile)},
 		{"metrics-listen", "fit", "serve metrics for Prometheus at HOST:PORT (:9090: port 9090 of the loopback address)",
 			"Config.MetricsListen", &s.MetricsListen},
-		{"json", "fit evaluate inspect verify doctor matrix report explain tune", "print the result as JSON", "", &s.json},
+		{"json", "fit evaluate inspect verify doctor matrix report explain tune watch", "print the result as JSON", "",
+			&s.json},
 		{"strict", "doctor", "exit with 3 even if there are only warnings", "", &s.strict},
 		{"out", "matrix", "folder for the results", "", &s.plan.Out},
+		{"out", "watch", "folder for an HTML page and the samples", "", &s.watching.out},
+		{"fail-on", "watch", "exit with 6 if a rule holds: leak, slope>64KiB/step, slope>1MiB/minute or peak>2GiB", "",
+			newValue("rule", "", s.setWatchRule)},
 		{"fail-on", "matrix", "exit with 6 if a rule holds: slope>64KiB/epoch, peak>1GiB, level>500MiB or leak", "",
 			newValue("rule", "", s.setRule)},
 		{"baseline", "matrix", "matrix.json of an earlier run that --fail-on compares with", "", &s.baseline},

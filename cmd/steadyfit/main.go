@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot(s, stdout, stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if err != nil {
+	if err != nil && err.Error() != "" {
 		fmt.Fprintf(stderr, "steadyfit: %s\n", message(err))
 	}
 	return exitCode(err)

@@ -24,7 +24,8 @@ Every flag has an environment variable, STEADYFIT_ and its name in capitals
 A flag overrides the variable, and the variable overrides the file.
 
 Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
-4 diverged, 5 out of memory, 6 a check failed, 130 interrupted.`,
+4 diverged, 5 out of memory, 6 a check failed, 130 interrupted. watch exits with the
+code of the program.`,
 		Example: `  steadyfit fit --model builtin:digits --data builtin:digits --epochs 20 --out out/digits
   steadyfit inspect out/digits
   steadyfit doctor`,
@@ -50,7 +51,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,
 	root.SetFlagErrorFunc(parseError)
 	root.AddCommand(newFit(s), newLaunch(s), newEvaluate(s), newPredict(s), newMerge(s), newInspect(s), newVerify(s),
 		newDoctor(s), newBench(s), newExplain(s),
-		newTune(s), newMatrix(s), newReport(s), newMatrixRun(s))
+		newTune(s), newWatch(s), newMatrix(s), newReport(s), newMatrixRun(s))
 	s.register(root)
 	for _, c := range root.Commands() {
 		s.register(c)

@@ -17,6 +17,7 @@ import (
 	"steadyfit/internal/child"
 	"steadyfit/internal/files"
 	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/tflibrary"
 )
 
@@ -63,7 +64,7 @@ func fromEnvironment(flag string) (variable, value string, ok bool) {
 
 // warnUnknown warns of variables STEADYFIT_* without a flag, such as misspelt ones.
 func warnUnknown(stderr io.Writer) {
-	known := []string{worker.Env, child.SupervisedEnv, autotune.Env}
+	known := []string{worker.Env, child.SupervisedEnv, autotune.Env, memlayer.WatchEnv, memlayer.WatchEnv + "_PREFIX"}
 	for name := range flagNames() {
 		known = append(known, envName(name))
 	}

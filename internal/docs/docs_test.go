@@ -31,7 +31,7 @@ const sample = "# Title with `steadyfit doctor --no-such`\n" + // 1
 	"        --data=d --epochs 3; go mod edit -replace steadyfit=../steadyfit\n" +
 	"\n" +
 	"```\n" +
-	"$ steadyfit --tensorflow=x version; steadyfit launch --workers 2 -- fit --epochs 3\n" + // 12
+	"$ steadyfit --tensorflow=x version; steadyfit launch --workers 2 -- fit --epochs 3; steadyfit watch -- ls -l\n" + // 12
 	"[no](link.md)\n" +
 	"```\n" +
 	"- a list with `--keep 3 --best`, `x --other` and\n" + // 15
@@ -55,6 +55,7 @@ func TestExtraction(t *testing.T) {
 		{12, "", []string{"--tensorflow"}},
 		{12, "launch", []string{"--workers"}},
 		{12, "fit", []string{"--epochs"}},
+		{12, "watch", nil},
 	}, Uses(sample))
 	require.Equal(t, []Mention{{15, "--keep"}, {15, "--best"}}, Flags(sample))
 

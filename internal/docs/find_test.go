@@ -82,7 +82,10 @@ func Uses(text string) []Use {
 			u := Use{Line: c.Line}
 			first := true
 			for part := range strings.FieldsSeq(m[1]) {
-				if part == "--" { // launch runs another command
+				if part == "--" { // launch runs another command, and watch any program
+					if u.Command == "watch" {
+						break
+					}
 					found = append(found, u)
 					u, first = Use{Line: c.Line}, true
 					continue

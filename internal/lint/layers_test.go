@@ -30,7 +30,7 @@ var layers = [][]string{
 	{"train"},
 	{"serve"},
 	// What measures and examines.
-	{"internal/doctor", "internal/explain"},
+	{"internal/doctor", "internal/explain", "internal/watch"},
 	{"internal/lab/..."},
 	{"cmd/steadyfit", "examples/..."},
 	{"internal/lint"},

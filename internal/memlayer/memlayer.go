@@ -86,6 +86,9 @@ const (
 	Unattributed = "unattributed"
 )
 
+// WatchEnv is the variable with the socket to which a program under `steadyfit watch` sends its marks.
+const WatchEnv = "STEADYFIT_WATCH"
+
 // Crash is the kind of the verdict on a run that ended early. Series.Judge does not return it.
 const Crash = "crash"
 

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"steadyfit/internal/files"
+	"steadyfit/internal/watch"
+)
+
+// watching has the flags of watch.
+type watching struct {
+	within, every time.Duration
+	untilSure     bool
+	pid           int
+	name, group   string
+	mark          *regexp.Regexp
+	failOn        *watch.Rule
+	out           string
+}
+
+const exitNotFound = 127
+
+func newWatch(s *settings) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "watch [flags] -- COMMAND...",
+		Short: "Find out whether the memory of any program grows, why, and what to change",
+		Long: `Run any program, and find out whether its memory grows, since which step, what makes it
+grow, and what to change in the program. The program is not changed. Python programs
+with TensorFlow, Keras or PyTorch are watched by their steps, and other programs by
+time, or by lines of their output with --mark. Go programs call memory.Mark.
+
+The output, the signals and the exit code of the program pass through; the answer is
+on standard error, and with --json it is the last thing on standard output.
+
+With --pid, --name or --cgroup, watch observes processes that run already, by time.`,
+		Example: `  steadyfit watch -- python train.py
+  steadyfit watch --within 10m --out out/watch -- python train.py
+  steadyfit watch --fail-on leak -- python -m pytest tests/test_training.py
+  steadyfit watch --pid 4711 --within 2m`,
+		RunE: s.watch,
+	}
+	cmd.Flags().SetInterspersed(false)
+	return cmd
+}
+
+func (s *settings) watch(cmd *cobra.Command, args []string) error {
+	w := &s.watching
+	attached := w.pid != 0 || w.name != "" || w.group != ""
+	if attached == (len(args) > 0) {
+		return usagef("watch needs a command after --, or one of --pid, --name and --cgroup")
+	}
+	stderr := cmd.ErrOrStderr()
+	o := watch.Options{Command: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Mark: w.mark,
+		Within: w.within, UntilSure: w.untilSure, Every: w.every}
+	o.Report = func(r *watch.Report) {
+		if err := r.WriteText(stderr); err != nil {
+			return // nobody reads it
+		}
+	}
+	if w.out != "" {
+		if err := files.WritableDir(w.out, 0); err != nil {
+			return unusable(fmt.Errorf("--out %s: %w", w.out, err))
+		}
+		samples, err := os.Create(filepath.Join(w.out, "samples.jsonl"))
+		if err != nil {
+			return unusable(fmt.Errorf("--out: %w", err))
+		}
+		defer samples.Close()
+		o.Samples = samples
+	}
+	var r *watch.Report
+	var err error
+	if attached {
+		r, err = w.attach(cmd, o)
+	} else {
+		r, err = watch.Run(cmd.Context(), o)
+	}
+	if errors.Is(err, watch.ErrNotFound) && !attached {
+		return &coded{exitNotFound, err}
+	}
+	if r == nil {
+		return unusable(err)
+	}
+	if err != nil {
+		notice(stderr, "warning", err)
+	}
+	return s.answer(cmd.OutOrStdout(), stderr, r)
+}
+
+func (w *watching) attach(cmd *cobra.Command, o watch.Options) (r *watch.Report, err error) {
+	pids := []int{w.pid}
+	switch {
+	case w.name != "":
+		pids, err = watch.ByName(w.name)
+	case w.group != "":
+		pids, err = watch.InGroup(w.group)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return watch.Attach(cmd.Context(), pids, o)
+}
+
+// answer prints a report, and returns the exit code of the program or of a rule.
+func (s *settings) answer(stdout, stderr io.Writer, r *watch.Report) error {
+	w := &s.watching
+	if err := r.WriteText(stderr); err != nil {
+		return err
+	}
+	if w.out != "" {
+		if err := writePage(stderr, filepath.Join(w.out, "watch.html"), r.HTML); err != nil {
+			return err
+		}
+	}
+	if s.json {
+		if err := printJSON(stdout, r); err != nil {
+			return err
+		}
+	}
+	if w.failOn != nil {
+		if err := w.failOn.Check(r); err != nil {
+			return &coded{exitCheck, fmt.Errorf("--fail-on: %w", err)}
+		}
+	}
+	if r.Exit > 0 && r.Ended == "" {
+		return &coded{r.Exit, nil}
+	}
+	return nil
+}
+
+func (s *settings) setWatchRule(text string) error {
+	rule, err := watch.ParseRule(text)
+	s.watching.failOn = &rule
+	return err
+}
+
+func (s *settings) setMark(text string) (err error) {
+	s.watching.mark, err = regexp.Compile(text)
+	return err
+}

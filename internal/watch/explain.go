@@ -1,0 +1,270 @@
+package watch
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"steadyfit/internal/memlayer"
+	"steadyfit/internal/texts"
+	"steadyfit/memory"
+)
+
+const (
+	unknown = "not known"
+	fills   = "a pool or a cache fills up"
+)
+
+// rule is a cause that a count reveals.
+type rule struct {
+	count memory.Layer
+	cause string
+	// one and many name what is counted.
+	one, many string
+	// least is the memory that one of them takes at least. If the growth for each is less, something else grows.
+	least memory.Bytes
+	// change is what to do.
+	change string
+}
+
+// rules are in the order in which they are tried: a model that is made again also makes functions, and traces them.
+var rules = []rule{
+	{"model count", "models built again", "model", "models", 16 * memory.KiB,
+		"Build and compile the model once, before the loop. To begin again with other weights, use model.set_weights. If a " +
+			"loop needs new models, train each in a process of its own; keras.backend.clear_session() and gc.collect() return " +
+			"only a part."},
+	{"function count", "functions made again", "tf.function", "tf.functions", 4 * memory.KiB,
+		"Define the tf.function once, outside the loop, and call it with tensors."},
+	{"retrace count", "retracing", "trace", "traces", 2 * memory.KiB,
+		"Pass tensors instead of Python numbers, as in tf.constant(step), and pad inputs to equal shapes, or use " +
+			"@tf.function(reduce_retracing=True) or an input_signature with None for sizes that vary."},
+	{"compiled shape count", "XLA compiles each shape", "compiled shape", "compiled shapes", 4 * memory.KiB,
+		"Pad inputs to a few shapes, or leave out jit_compile for this function."},
+	{"graph operation count", "operations added to a graph", "operation", "operations", 64,
+		"Build all operations before the loop and only run them in it. tf.Graph.finalize() turns the mistake into an error."},
+	{"optimizer count", "optimizers made again", "optimizer", "optimizers", 4 * memory.KiB,
+		"Make the optimizer once, before the loop."},
+	{"iterator count", "pipelines made again", "iterator of a tf.data pipeline", "iterators of tf.data pipelines",
+		4 * memory.KiB, "Make the dataset and its iterator once, before the loop, and use repeat() for several passes."},
+	{"thread count", "threads left", "thread", "threads", 4 * memory.KiB,
+		"End and join the threads, or use one pool."},
+	{"process count", "child processes left", "process", "processes", 64 * memory.KiB,
+		"Wait for the child processes, or use one pool of them."},
+	{memlayer.Goroutines, "goroutines left", "goroutine", "goroutines", memory.KiB,
+		"End the goroutines: cancel their context, or close the channel that they read."},
+	{"uncollected object count", "cycles that nobody collects", "object", "objects", 16,
+		"The garbage collector of Python is disabled. Enable it, or call gc.collect() after each epoch."},
+}
+
+// explain looks for the cause of a growth.
+func (r *recorder) explain(out *Report, kind string, v memory.Verdict) {
+	r.note(out, kind)
+	rise := v.Level - v.Start
+	switch {
+	case out.Verdict == Leak:
+		if !r.kept(out, kind, v.Slope.Estimate, true) && !r.counted(out, v) && !r.kept(out, kind, v.Slope.Estimate, false) {
+			attribute(out, v)
+		}
+	case (v.Kind == memory.Plateau || v.Kind == memory.Jump) && rise > max(8*memory.MiB, v.Start/20):
+		out.Cause = fills
+		out.Why = &Cause{Evidence: fmt.Sprintf("the memory rose by %v until %s %.0f, and is level at %v since then", rise,
+			out.Unit, v.From, v.Level)}
+	}
+}
+
+// trend returns the slope of a layer in the judged part. It is zero for a layer that was not sampled.
+func trend(v memory.Verdict, layer memory.Layer) (slope memory.Interval, sampled bool) {
+	for _, t := range v.Trends {
+		if t.Layer == layer {
+			return t.Slope, true
+		}
+	}
+	return memory.Interval{}, false
+}
+
+// counted looks for a count that grows with the memory.
+func (r *recorder) counted(out *Report, v memory.Verdict) bool {
+	for _, rule := range rules {
+		rate, sampled := trend(v, rule.count)
+		if !sampled || rate.Low <= 0 || rate.Estimate*(v.To-v.From) < leastEvents {
+			if r.main != nil || sampled {
+				out.exclude("%s: no more %s with time", rule.cause, rule.many)
+			}
+			continue
+		}
+		each := v.Slope.Estimate / rate.Estimate
+		if each < float64(rule.least) {
+			out.exclude("%s: %v for each %s would be too little", rule.cause, memory.Bytes(each), rule.one)
+			continue
+		}
+		place, name, detail := r.place(strings.TrimSuffix(string(rule.count), " count"))
+		evidence := fmt.Sprintf("%.3g %s per %s, %v for each", rate.Estimate, rule.many, out.Unit, memory.Bytes(each))
+		if name != "" {
+			evidence += "; " + name
+		}
+		if detail != "" {
+			evidence += ": " + detail
+		}
+		out.Cause, out.Why = rule.cause, &Cause{Evidence: evidence, Place: place, Change: rule.change}
+		return true
+	}
+	return false
+}
+
+// attribute names the part of the memory that grows, if no count explains it.
+func attribute(out *Report, v memory.Verdict) {
+	slope := v.Slope.Estimate
+	switch blocks, _ := trend(v, "python block count"); {
+	case v.Cause == memlayer.Retention:
+		out.Cause = "memory that malloc keeps"
+		out.Why = &Cause{Evidence: "malloc's free memory rises, and its memory in use does not",
+			Change: "Run the program with jemalloc (LD_PRELOAD), or with MALLOC_ARENA_MAX=2."}
+	case v.Cause == memlayer.HostHistory:
+		out.Cause = "objects kept in Go"
+		out.Why = &Cause{Evidence: "the live heap of Go grows with the memory",
+			Change: "Compare two heap profiles of the running program: go tool pprof -diff_base first.pb.gz second.pb.gz"}
+	case blocks.Low*blockSize > agreesFrom*slope:
+		out.Cause = "objects kept in Python"
+		out.Why = &Cause{Share: min(blocks.Estimate*blockSize/slope, 1), Evidence: fmt.Sprintf(
+			"%.3g more blocks of Python's allocator per %s; no container that grows was found", blocks.Estimate, out.Unit)}
+	default:
+		out.Cause = unknown
+		out.Why = &Cause{Evidence: "no count that watch knows grows with the memory"}
+	}
+}
+
+// exclude adds a cause that does not explain the growth.
+func (r *Report) exclude(format string, args ...any) {
+	r.Excluded = append(r.Excluded, fmt.Sprintf(format, args...))
+}
+
+const (
+	// leastEvents is how often something must have happened in the judged part to be a cause.
+	leastEvents = 4
+	// blockSize is the mean size of a block of Python's allocator in programs that keep objects.
+	blockSize = 80
+)
+
+// seen is what a message says about a container, and when.
+type seen struct {
+	container
+	steps map[string]int
+	at    time.Time
+}
+
+// follow remembers the first and the last message about a container.
+func (r *recorder) follow(c container, p *peer) {
+	now := seen{c, maps.Clone(p.Steps), time.Now()}
+	if r.containers[c.ID] == nil {
+		r.containers[c.ID] = &[2]seen{{c, c.Steps, now.at}, now}
+		r.containers[c.ID][0].Length = c.First
+	}
+	r.containers[c.ID][1] = now
+}
+
+// kept looks for a container whose growth explains the growth of the memory. own means the containers of the program's
+// own variables.
+func (r *recorder) kept(out *Report, kind string, slope float64, own bool) bool {
+	best, share, perStep := container{}, 0.0, 0.0
+	for _, c := range r.containers {
+		first, last := c[0], c[1]
+		span := float64(last.steps[kind] - first.steps[kind])
+		if kind == byTime {
+			span = last.at.Sub(first.at).Minutes()
+		}
+		if span <= 0 || last.Own != own {
+			continue
+		}
+		elements := float64(last.Length-first.Length) / span
+		if s := elements * last.Bytes / slope; s > share {
+			best, share, perStep = last.container, s, elements
+		}
+	}
+	if share < agreesFrom || share > agreesTo {
+		if share > 0 {
+			out.exclude("%s grows, but %.2g times as much as the memory", best.named(), share)
+		}
+		return false
+	}
+	what := "objects"
+	switch {
+	case strings.Contains(best.Holds, "Tensor"):
+		what = "tensors"
+	case strings.Contains(best.Holds, "ndarray"):
+		what = "arrays"
+	}
+	out.Cause = fmt.Sprintf("%s kept in a %s in Python", what, best.Type)
+	out.Why = &Cause{Share: min(share, 1), Variable: best.Name,
+		Evidence: fmt.Sprintf("%s has %d elements, %.3g more per %s; each is a %s of about %v", best.named(), best.Length,
+			perStep, out.Unit, best.Holds, memory.Bytes(best.Bytes)),
+		Change: "Keep only what is needed later, such as float(loss) instead of a tensor, and drop or write out the rest."}
+	if best.File != "" {
+		out.Why.Place = placeText(best.File, best.Line)
+	}
+	return true
+}
+
+// The ratio of a container's growth and the memory's in which both agree. Sizes of elements are estimates.
+const (
+	agreesFrom = 0.3
+	agreesTo   = 3
+)
+
+func (c container) named() string {
+	if c.Name == "" {
+		return "a " + c.Type
+	}
+	return fmt.Sprintf("the %s %s", c.Type, c.Name)
+}
+
+// place returns where most of what is counted happens, with its name and details.
+func (r *recorder) place(what string) (where, name, detail string) {
+	if r.main == nil {
+		return "", "", ""
+	}
+	var of []place
+	for _, p := range r.main.Places {
+		if p.What == what {
+			of = append(of, p)
+		}
+	}
+	if len(of) == 0 {
+		return "", "", ""
+	}
+	most := slices.MaxFunc(of, func(a, b place) int { return cmp.Compare(a.Count, b.Count) })
+	return placeText(most.File, most.Line), most.Name, most.Detail
+}
+
+func placeText(file string, line int) string {
+	if line == 0 {
+		return file
+	}
+	return fmt.Sprintf("%s:%d", file, line)
+}
+
+// note adds what limits the answer.
+func (r *recorder) note(out *Report, kind string) {
+	switch {
+	case r.main == nil && kind == byTime && len(r.peers) == 0:
+		out.Notes = append(out.Notes, "No process has a probe, so time counts instead of steps, and causes inside the "+
+			"program are not known. The probe needs Python 3.9 or newer without -I, -E and -S.")
+	case kind == byTime:
+		out.Notes = append(out.Notes, "No steps were seen, so time counts instead.")
+	}
+	if r.main != nil && len(r.main.Missed) > 0 {
+		out.Notes = append(out.Notes, "The probe could not follow all of the program: "+texts.Some(r.main.Missed))
+	}
+	for _, p := range r.peers {
+		if p != r.main && marked(p) > 0 {
+			out.Notes = append(out.Notes, fmt.Sprintf("Process %d has steps, too; the counts are those of process %d.", p.pid,
+				r.main.pid))
+			break
+		}
+	}
+	if out.Verdict == Undecided {
+		out.Notes = append(out.Notes, "Let the program run longer.")
+	}
+}

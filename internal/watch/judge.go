@@ -1,0 +1,170 @@
+package watch
+
+import (
+	"cmp"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/shirou/gopsutil/v3/mem"
+
+	"steadyfit/internal/cgroup"
+	"steadyfit/internal/memlayer"
+	"steadyfit/memory"
+)
+
+const perMinute = "minute"
+
+// The growth that is no leak: what a Keras training without a fault shows in its first thousands of steps, what a
+// program adds in a minute, and a hundredth of the memory in the whole time. A longer run shows smaller leaks.
+const (
+	stepBudget   = 2 * memory.KiB
+	minuteBudget = memory.MiB
+	wholeBudget  = 0.01
+)
+
+// judgedLayers are the layers whose growth is a leak.
+var judgedLayers = []memory.Layer{total, memory.Anon, memlayer.Shared, memlayer.Swap}
+
+// report judges the samples so far.
+func (r *recorder) report() *Report {
+	kind, series := r.chosen()
+	series = even(series, kind)
+	out := &Report{Unit: unit(kind), Steps: r.steps[kind], Epochs: r.epochs, Samples: series.Total(), Peak: r.peak,
+		Seconds: time.Since(r.began).Seconds(), series: series}
+	criteria := memory.Criteria{Layer: total, Budget: stepBudget, PerMinute: kind == byTime}
+	if samples := series.Samples(); len(samples) > 0 {
+		first, last := samples[0], samples[len(samples)-1]
+		span := float64(last.Step - first.Step)
+		if kind == byTime {
+			criteria.Budget, span = minuteBudget, last.At.Sub(first.At).Minutes()
+		}
+		criteria.Budget = max(criteria.Budget, memory.Bytes(wholeBudget*float64(last.Get(total).Bytes)/max(span, 1e-3)))
+	}
+	whole := series.Judge(criteria)
+	out.Verdict, out.Slope, out.From = verdict(whole), whole.Slope, whole.From
+	for _, layer := range judgedLayers {
+		criteria.Layer = layer
+		v := whole
+		if layer != total {
+			v = series.Judge(criteria)
+		}
+		out.Layers = append(out.Layers, Layer{Name: layer, Verdict: verdict(v), Kind: v.Kind, Slope: v.Slope, Start: v.Start,
+			End: v.Level, Text: v.String()})
+	}
+	out.StepSeconds = secondsPerStep(series, whole, kind)
+	out.PerHour = memory.Bytes(whole.Slope.Estimate * 3600 / out.StepSeconds)
+	if out.StepSeconds == 0 {
+		out.PerHour = 0
+	}
+	if r.epochs > 1 && kind != byTime {
+		out.PerEpoch = memory.Bytes(whole.Slope.Estimate * float64(r.steps[kind]) / float64(r.epochs))
+	}
+	if len(r.tree.roots) > 0 {
+		out.Left = left(r.tree.roots[0])
+	}
+	if out.Verdict == Leak && out.Left > 0 && out.PerHour > 0 {
+		out.GoneSeconds = float64(out.Left) / float64(out.PerHour) * 3600
+	}
+	r.explain(out, kind, whole)
+	return out
+}
+
+// evenParts is the number of parts of a series of which even keeps one sample each.
+const evenParts = 120
+
+// even returns a series whose samples are about equally far from each other, since the judgement weighs samples, and
+// the first marks of a program come more often than later ones.
+func even(s *memory.Series, kind string) *memory.Series {
+	samples := s.Samples()
+	if len(samples) < leastSamples {
+		return s
+	}
+	at := func(s memory.Sample) float64 {
+		if kind == byTime {
+			return s.At.Sub(samples[0].At).Seconds()
+		}
+		return float64(s.Step - samples[0].Step)
+	}
+	span := at(samples[len(samples)-1])
+	for bins := evenParts; ; bins *= 2 {
+		out, last, n := &memory.Series{}, -1, 0
+		for _, s := range samples {
+			if bin := int(float64(bins) * at(s) / max(span, 1e-9)); bin > last {
+				out.Append(&s)
+				last, n = bin, n+1
+			}
+		}
+		if n >= min(leastSamples+4, len(samples)) || bins > 1<<14 {
+			return out
+		}
+	}
+}
+
+func unit(kind string) string {
+	switch kind {
+	case byTime:
+		return perMinute
+	case "train":
+		return "training step"
+	case "test":
+		return "evaluation step"
+	case "predict":
+		return "prediction step"
+	case "run":
+		return "session run"
+	case "call":
+		return "function call"
+	}
+	return kind
+}
+
+func verdict(v memory.Verdict) string {
+	switch v.Kind {
+	case memory.Leak:
+		return Leak
+	case memory.Inconclusive:
+		return Undecided
+	}
+	return Level
+}
+
+// sure reports whether more samples are unlikely to change the verdict.
+func (r *Report) sure() bool {
+	return r.Verdict != Undecided && r.Samples >= 4*leastSamples && r.Seconds > 20 && r.From < float64(r.Steps)/2 ||
+		r.Verdict == Leak && r.Cause != unknown && r.Samples >= 3*leastSamples
+}
+
+// secondsPerStep returns the mean time of a step in the judged part; 60 for series by time.
+func secondsPerStep(s *memory.Series, v memory.Verdict, kind string) float64 {
+	if kind == byTime {
+		return 60
+	}
+	samples := s.Samples()
+	from := slices.IndexFunc(samples, func(s memory.Sample) bool { return float64(s.Step) >= v.From })
+	if from < 0 || len(samples)-from < 2 {
+		return 0
+	}
+	first, last := samples[from], samples[len(samples)-1]
+	return last.At.Sub(first.At).Seconds() / float64(max(last.Step-first.Step, 1))
+}
+
+// left returns what a process may still use: below the limit of its control group, or of the machine.
+func left(pid int) memory.Bytes {
+	machine, err := mem.VirtualMemory()
+	if err != nil {
+		return 0
+	}
+	free := memory.Bytes(machine.Available)
+	if group := cgroup.ReadMemory(os.DirFS("/"), strconv.Itoa(pid)).Left; group.Known() {
+		free = min(free, memory.Bytes(group.Bytes))
+	}
+	return free
+}
+
+// grown returns the processes that grew most, first.
+func grown(all []Process) []Process {
+	slices.SortStableFunc(all, func(a, b Process) int { return cmp.Compare(b.Last-b.First, a.Last-a.First) })
+	return all[:min(len(all), 5)]
+}

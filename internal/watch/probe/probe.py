@@ -1,0 +1,647 @@
+"""The probe of `steadyfit watch` in a Python process.
+
+It marks the steps of a program, and counts what makes the memory of programs with TensorFlow, Keras and PyTorch grow:
+traces, functions, models, operations of a graph, and containers that become longer. It imports none of these packages.
+An import hook wraps some of their functions when the program imports them. What the program computes stays the same:
+the wrappers count, and an error in the probe is reported and never raised.
+
+At a mark, the probe writes a line of JSON to a Unix socket and waits for one byte, while the other side reads the memory
+of the process. Marks are at least 50 ms apart. After the first ones, they take at most 1% of the time of the program.
+"""
+
+import atexit
+import collections
+import functools
+import gc
+import importlib.abc
+import importlib.machinery
+import json
+import linecache
+import os
+import re
+import socket
+import sys
+import sysconfig
+import threading
+import time
+
+MARK_SECONDS = 0.05  # between two marks
+MARKS = 64  # that may come as often, whatever they take, so that short programs have enough
+SHARE = 0.01  # of the program's time that later marks, and snapshots, may take
+SNAPSHOTS = 8  # that may take any time, too
+REPLY_SECONDS = 10
+
+counts = collections.Counter()
+places = {}  # by (what is counted, name, file, line): [count, detail]
+missed = []
+local = threading.local()
+
+
+def guarded(f):
+    """Makes a function of the probe report its errors instead of raising them."""
+
+    @functools.wraps(f)
+    def call(*args, **kwargs):
+        try:
+            return f(*args, **kwargs)
+        except Exception as e:  # noqa: BLE001  the program must not see it
+            text = f"{f.__name__}: {e!r}"
+            if text not in missed and len(missed) < 20:
+                missed.append(text)
+
+    return call
+
+
+# The connection
+
+
+class Link:
+    """The connection to `steadyfit watch`. It belongs to one process: a child after fork makes its own."""
+
+    def __init__(self, path):
+        self.path, self.socket, self.pid, self.identity = path, None, 0, None
+
+    def open(self):
+        if self.pid != os.getpid():
+            self.pid, self.socket = os.getpid(), None
+            try:
+                s = socket.socket(socket.AF_UNIX)
+                s.settimeout(REPLY_SECONDS)
+                s.connect(self.path)
+            except OSError:
+                return False
+            self.socket, self.identity = s, self.descriptor(s)
+            hello = {"pid": self.pid, "python": sys.version.split()[0], "arguments": sys.argv[:4] if hasattr(sys, "argv") else []}
+            return self.send({"hello": hello})
+        return self.socket is not None
+
+    @staticmethod
+    def descriptor(s):
+        stat = os.fstat(s.fileno())
+        return stat.st_dev, stat.st_ino
+
+    def send(self, message, wait=False):
+        """Sends a message. It returns False when the connection is gone for good."""
+        try:
+            # A program that closes all descriptors may have opened a file of its own with this number.
+            if self.descriptor(self.socket) != self.identity:
+                raise OSError("the descriptor belongs to the program")
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+            if not wait or self.socket.recv(1):
+                return True
+        except OSError:
+            pass
+        try:
+            if self.descriptor(self.socket) == self.identity:
+                self.socket.close()
+            else:
+                self.socket.detach()
+        except OSError:
+            self.socket.detach()
+        self.socket = None
+        return False
+
+
+# Places in the program
+
+
+LIBRARIES = tuple(
+    p + os.sep for p in {sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")} if p
+)
+
+
+def own(filename):
+    """Reports whether a file is part of the program, and not of a library."""
+    return not (filename.startswith(("<", *LIBRARIES)) or "-packages" + os.sep in filename or filename == __file__)
+
+
+def user_frame():
+    """Returns the innermost frame of the program's own files."""
+    f = innermost = sys._getframe(1)
+    while f is not None:
+        if own(f.f_code.co_filename):
+            return f
+        f = f.f_back
+    return innermost
+
+
+@guarded
+def happened(what, name="", detail=""):
+    """Counts an event with its place."""
+    counts[what] += 1
+    if counts[what] > 2000 and counts[what] % 16:
+        return
+    f = user_frame()
+    place = places.setdefault((what, name, f.f_code.co_filename, f.f_lineno), [0, ""]) if len(places) < 1000 else [0, ""]
+    place[0] += 1 if counts[what] <= 2000 else 16
+    place[1] = detail or place[1]
+
+
+# Steps
+
+
+class Marks:
+    def __init__(self, path):
+        self.link, self.lock = Link(path), threading.Lock()
+        self.steps, self.epochs = collections.Counter(), 0
+        self.next, self.made, self.snapshots = 0.0, 0, Snapshots()
+
+    @guarded
+    def step(self, kind, n=1):
+        self.steps[kind] += n
+        if time.monotonic() >= self.next and self.lock.acquire(blocking=False):
+            try:
+                self.mark(kind)
+            finally:
+                self.lock.release()
+
+    def mark(self, kind):
+        begin = time.monotonic()
+        self.next = begin + MARK_SECONDS
+        if self.link.open():
+            self.link.send({"mark": kind, "steps": self.steps, "epochs": self.epochs, "counts": self.amounts()}, wait=True)
+            end = time.monotonic()
+            self.made += 1
+            if self.made > MARKS:
+                self.next = max(self.next, end + min((end - begin) / SHARE, 0.5))
+            if self.snapshots.due(end):
+                self.report()
+
+    def amounts(self):
+        blocks = {"python block count": sys.getallocatedblocks()}
+        if not gc.isenabled():
+            blocks["uncollected object count"] = gc.get_count()[0]
+        return {**{f"{what} count": n for what, n in counts.items()}, **blocks, **malloc()}
+
+    def report(self):
+        """Sends what takes longer to find: containers that grow, and places."""
+        self.link.send({"containers": self.snapshots.take(self.steps), "places": [
+            {"what": w, "name": n, "file": f, "line": at, "count": c, "detail": d}
+            for (w, n, f, at), (c, d) in sorted(places.items(), key=lambda p: -p[1][0])[:50]
+        ], "missed": missed})
+
+    @guarded
+    def end(self):
+        with self.lock:
+            if self.link.open():
+                self.link.send({"mark": "", "steps": self.steps, "epochs": self.epochs, "counts": self.amounts()}, wait=True)
+                self.report()
+
+
+marks = None
+
+
+def begin(path):
+    global marks
+    marks = Marks(path)
+    sys.meta_path.insert(0, Finder())
+    atexit.register(marks.end)
+    marks.link.open()
+
+
+class Mallinfo:
+    """Reads mallinfo2 of glibc 2.33 or newer. ctypes is used only once the program has imported it."""
+
+    call = None
+
+    def __call__(self):
+        if self.call is None and "ctypes" in sys.modules:
+            import ctypes
+
+            names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+            info = type("mallinfo2", (ctypes.Structure,), {"_fields_": [(n, ctypes.c_size_t) for n in names]})
+            self.call = getattr(ctypes.CDLL(None), "mallinfo2", False)
+            if self.call:
+                self.call.restype = info
+        m = self.call() if self.call else None
+        if m is None or m.uordblks == 0:  # another malloc is loaded
+            return {}
+        return {"malloc in use": m.uordblks + m.hblkhd, "malloc free": m.fordblks}
+
+
+malloc = Mallinfo()
+
+
+# Containers
+
+
+class Kinds(dict):
+    """Tells for a type whether its instances are containers."""
+
+    def __missing__(self, t):
+        self[t] = issubclass(t, (list, dict, set, collections.deque))
+        return self[t]
+
+
+class Snapshots:
+    """Finds containers that become longer, and the variables that hold them."""
+
+    def __init__(self):
+        self.taken, self.took, self.began, self.next = 0, 0.0, time.monotonic(), 0.0
+        self.kinds, self.steps = Kinds(), {}
+        self.lengths = {}  # of all containers at the last snapshot
+        self.growing = {}  # by id: [length at first, steps at first, snapshots in which it grew, name]
+
+    def due(self, now):
+        return now >= self.next and (self.taken < SNAPSHOTS or self.took < SHARE * (now - self.began))
+
+    def take(self, steps):
+        began = time.monotonic()
+        found = self.find(steps) or []
+        end = time.monotonic()
+        self.taken, self.took = self.taken + 1, self.took + end - began
+        self.next = end + max(0.5, 2 * (end - began))
+        return found
+
+    @guarded
+    def find(self, steps):
+        lengths, grown, objects = {}, [], gc.get_objects()
+        mine = {id(objects), id(lengths), id(self.kinds), id(self.lengths), id(self.growing), id(places), id(missed)}
+        for o in objects:
+            if self.kinds[type(o)] and len(o) >= 8 and id(o) not in mine:
+                n, i = len(o), id(o)
+                lengths[i] = n
+                if n > self.lengths.get(i, n):
+                    grown.append(o)
+        del objects
+        before = {i: g for i, g in self.growing.items() if lengths.get(i, -1) >= self.lengths.get(i, 0)}
+        self.growing = before
+        out = []
+        for o in grown:
+            g = before.setdefault(id(o), [self.lengths[id(o)], dict(self.steps), 0, None])
+            g[2] += 1
+            each, holds = self.size_of_some(o)
+            out.append((each * (len(o) - g[0]), o, g, each, holds))
+        self.lengths, self.steps = lengths, dict(steps)
+        out = sorted((c for c in out if c[2][2] >= 2), key=lambda c: -c[0])[:3]
+        for c in out:
+            if c[2][3] is None:
+                c[2][3] = Name().of(c[1])
+        return [{"name": g[3][0], "file": g[3][1], "line": g[3][2], "own": own(g[3][1] or "<"), "type": type(o).__name__, "id": id(o), "holds": holds,
+                 "length": len(o), "first": g[0], "steps": g[1], "bytes": each} for _, o, g, each, holds in out]
+
+    def size_of_some(self, o):
+        """Returns the mean size of the elements that were added last, and their type."""
+        if isinstance(o, dict):
+            added = [next(reversed(o.values()))]
+        elif isinstance(o, (list, collections.deque)):
+            added = [o[-1 - i] for i in range(min(len(o), 4))]
+        else:
+            added = [next(iter(o))]
+        return sum(map(size, added)) / len(added) + 16, describe(added[0])
+
+
+def describe(x):
+    module = type(x).__module__
+    return type(x).__name__ if module == "builtins" else f"{module.split('.')[0]}.{type(x).__name__}"
+
+
+def size(x, depth=3):
+    """Estimates the memory of a value. It calls methods of well-known types only."""
+    t = type(x)
+    kind = t.__module__.split(".")[0], t.__name__
+    if kind == ("numpy", "ndarray"):
+        return 112 + (x.nbytes if x.base is None or type(x.base) is not t else 0)
+    if kind[0] == "tensorflow" and kind[1] == "EagerTensor":
+        return 600 + x._num_elements() * x.dtype.size
+    if kind == ("torch", "Tensor"):
+        return 400 + x.numel() * x.element_size()
+    if t in (list, tuple, set, frozenset, dict, collections.deque):
+        if depth == 0 or not x:
+            return sys.getsizeof(x)
+        some = [v for v, _ in zip(x.values() if t is dict else x, range(8))]
+        return sys.getsizeof(x) + sum(size(v, depth - 1) for v in some) / len(some) * len(x)
+    inner = getattr(x, "__dict__", None) if depth else None
+    return sys.getsizeof(x, 64) + (size(inner, depth - 1) if type(inner) is dict else 0)
+
+
+class Name:
+    """Finds the variable that holds a container."""
+
+    def of(self, o, depth=3):
+        for f in frames():
+            for name, value in variables(f):
+                if value is o:
+                    return self.with_line(name, f.f_code.co_filename)
+        holders = gc.get_referrers(o)
+        for h in holders:
+            if isinstance(h, dict):
+                found = self.in_dict(h, o)
+                if found:
+                    return found
+            elif not isinstance(h, (list, tuple, set)) and vars_of(h) is not None:
+                for name, value in vars_of(h).items():
+                    if value is o:
+                        return self.attribute(type(h) if not isinstance(h, type) else h, name)
+        if depth:
+            for h in holders:
+                if isinstance(h, (list, dict, tuple, collections.deque)) and h is not holders:
+                    name, file, line = self.of(h, depth - 1)
+                    if name:
+                        return name + "[...]", file, line
+        return "", "", 0
+
+    def in_dict(self, d, o):
+        name = next((k for k, v in d.items() if v is o and isinstance(k, str)), None)
+        if name is None:
+            return None
+        if "__name__" in d and "__spec__" in d and sys.modules.get(d["__name__"]) is not None:
+            return self.with_line(name, d.get("__file__") or "")
+        for h in gc.get_referrers(d):
+            if isinstance(h, type):
+                return self.attribute(h, name)
+            if vars_of(h) is d:
+                return self.attribute(type(h), name)
+        return None
+
+    def attribute(self, owner, name):
+        module = sys.modules.get(owner.__module__)
+        found, file, line = self.with_line(name, getattr(module, "__file__", None) or "")
+        return f"{owner.__name__}.{found}", file, line
+
+    @staticmethod
+    def with_line(name, file):
+        """Returns the line of the file that makes a variable longer, or 0."""
+        added = r"\s*\+=|\.(append|appendleft|extend|add|insert|update|setdefault)\b|\[[^\]]*\]\s*=[^=]"
+        grows = re.compile(rf"\b{re.escape(name)}(\[[^\]]*\])*({added})")
+        lines = [i for i, text in enumerate(linecache.getlines(file), 1) if grows.search(text)]
+        return name, file, lines[0] if lines else 0
+
+
+def vars_of(o):
+    try:
+        return object.__getattribute__(o, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+
+
+def frames():
+    for f in list(sys._current_frames().values()):
+        while f is not None:
+            if own(f.f_code.co_filename):
+                yield f
+            f = f.f_back
+
+
+def variables(f):
+    """Returns the local variables of a frame. Reading them must not keep their values alive."""
+    values = f.f_locals
+    found = list(values.items())
+    if sys.version_info < (3, 13) and f.f_code.co_flags & 1:  # a copy that the frame would keep
+        values.clear()
+    return found
+
+
+# The hooks
+
+
+def after(owner, name, hook):
+    """Calls hook(self, args, kwargs) after a method has returned."""
+    method, hook = getattr(owner, name), guarded(hook)
+
+    @functools.wraps(method)
+    def wrapper(self, *args, **kwargs):
+        result = method(self, *args, **kwargs)
+        hook(self, args, kwargs)
+        return result
+
+    setattr(owner, name, wrapper)
+
+
+def depth(name):
+    return getattr(local, name, 0)
+
+
+def inside(owner, name, level, step=None):
+    """Counts the depth of calls of a method, so that what runs inside it is no step by itself."""
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def wrapper(self, *args, **kwargs):
+        setattr(local, level, depth(level) + 1)
+        try:
+            result = method(self, *args, **kwargs)
+        finally:
+            setattr(local, level, depth(level) - 1)
+        if step and not depth(level):
+            marks.step(step)
+        return result
+
+    setattr(owner, name, wrapper)
+
+
+def hook_function(module):
+    Function = module.Function
+    call = Function.__call__
+
+    @functools.wraps(call)
+    def __call__(self, *args, **kwargs):
+        stack = local.__dict__.setdefault("functions", [])
+        stack.append(self)
+        before = counts["trace"]
+        try:
+            result = call(self, *args, **kwargs)
+        finally:
+            stack.pop()
+        if not stack:
+            called(self, args, kwargs, counts["trace"] - before)
+        return result
+
+    Function.__call__ = __call__
+    after(Function, "__init__", lambda self, args, kwargs: happened("function", str(self.__dict__.get("_name", ""))))
+
+
+@guarded
+def called(function, args, kwargs, traces):
+    """Follows the outermost call of a function of TensorFlow."""
+    state = function.__dict__.setdefault("_steadyfit", {"shapes": set(), "last": None})
+    if function._jit_compile and len(state["shapes"]) < 4096:
+        shapes = tuple(str(getattr(a, "shape", None)) for a in args)
+        if shapes not in state["shapes"]:
+            state["shapes"].add(shapes)
+            happened("compiled shape", str(function._name), f"argument shapes {', '.join(shapes)}")
+    if traces:
+        now = arguments(function, args, kwargs)
+        if state["last"]:
+            changed = [f"argument {k} was {state['last'][k]}, then {v}" for k, v in now.items() if state["last"].get(k, v) != v]
+            happened("retrace", str(function._name), "; ".join(changed))
+        state["last"] = now
+    if not depth("keras"):
+        marks.step("train" if state.get("trains") else "call")
+
+
+def arguments(function, args, kwargs):
+    """Describes arguments as far as they decide about a trace."""
+    import inspect
+
+    try:
+        names = list(inspect.signature(function.python_function).parameters)
+    except (TypeError, ValueError):
+        names = []
+    given = {names[i] if i < len(names) else str(i + 1): a for i, a in enumerate(args)}
+    given.update(kwargs)
+
+    def text(a):
+        if type(a) in (bool, int, float, str, type(None)):
+            return f"{a!r:.40} (a Python {type(a).__name__})"
+        shape = getattr(a, "shape", None)
+        return f"{describe(a)} of shape {tuple(shape)}" if shape is not None else describe(a)
+
+    return {k: text(a) for k, a in given.items()}
+
+
+def hook_func_graph(module):
+    make = module.func_graph_from_py_func
+
+    @functools.wraps(make)
+    def func_graph_from_py_func(name, *args, **kwargs):
+        if not depth("trace"):  # the branches and bodies inside a function are no traces of their own
+            happened("trace", str(name))
+        local.trace = depth("trace") + 1
+        try:
+            return make(name, *args, **kwargs)
+        finally:
+            local.trace = depth("trace") - 1
+
+    module.func_graph_from_py_func = func_graph_from_py_func
+
+
+def hook_graph(module):
+    Graph = module.Graph
+
+    def added(self, args, kwargs):
+        if type(self) is Graph:
+            happened("graph operation")
+
+    after(Graph, "_create_op_helper", added)
+
+
+def hook_session(module):
+    inside(module.BaseSession, "run", "session", step="run")
+
+
+def applied(self, args, kwargs):
+    stack = getattr(local, "functions", None)
+    if stack:
+        stack[0].__dict__.setdefault("_steadyfit", {"shapes": set(), "last": None})["trains"] = True
+    elif not depth("keras"):
+        marks.step("train")
+
+
+def hook_optimizer(name, *methods):
+    def hook(module):
+        owner = getattr(module, name)
+        for m in methods:
+            after(owner, m, applied)
+        after(owner, "__init__", lambda self, args, kwargs: happened("optimizer", type(self).__name__))
+
+    return hook
+
+
+def hook_trainer(name):
+    def hook(module):
+        owner = getattr(module, name)
+        for method in ("fit", "evaluate", "predict"):
+            inside(owner, method, "keras")
+        for method, kind in (("train_on_batch", "train"), ("test_on_batch", "test"), ("predict_on_batch", "predict")):
+            inside(owner, method, "keras", step=kind)
+
+    return hook
+
+
+def hook_callbacks(module):
+    List = module.CallbackList
+    last = {}
+
+    def batch(kind):
+        def ended(self, args, kwargs):
+            # With steps_per_execution, a call ends several steps. at is the number of the last one.
+            at = args[0] if args else kwargs.get("batch", 0)
+            n = at - last.get(kind, -1) if at > last.get(kind, -1) else 1
+            last[kind] = at
+            marks.step(kind, n if isinstance(n, int) and 0 < n <= 10000 else 1)
+
+        return ended
+
+    def epoch(self, args, kwargs):
+        last.pop("train", None)
+        marks.epochs += 1
+
+    def start(kind):
+        return lambda self, args, kwargs: last.pop(kind, None)
+
+    for kind in ("train", "test", "predict"):
+        after(List, f"on_{kind}_begin", start(kind))
+        after(List, f"on_{kind}_batch_end", batch(kind))
+    after(List, "on_epoch_end", epoch)
+
+
+def hook_models(module):
+    def made(self, args, kwargs):
+        f = sys._getframe(2)
+        while f is not None and not own(f.f_code.co_filename):
+            if f.f_code.co_name in ("_maybe_rebuild", "build"):
+                return  # a model makes this one for itself, as Sequential does
+            f = f.f_back
+        happened("model", type(self).__name__)
+
+    after(module.Trainer, "__init__", made)
+
+
+def hook_datasets(module):
+    def made(self, args, kwargs):
+        if not depth("keras"):  # fit makes one for each epoch
+            happened("iterator")
+
+    after(module.OwnedIterator, "__init__", made)
+
+
+def hook_torch(module):
+    def stepped(*_):
+        if not depth("keras"):
+            marks.step("train")
+
+    module.register_optimizer_step_post_hook(stepped)
+
+
+HOOKS = {
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function": hook_function,
+    "tensorflow.python.framework.func_graph": hook_func_graph,
+    "tensorflow.python.framework.ops": hook_graph,
+    "tensorflow.python.client.session": hook_session,
+    "tensorflow.python.data.ops.iterator_ops": hook_datasets,
+    "keras.src.optimizers.base_optimizer": hook_optimizer("BaseOptimizer", "apply"),
+    "keras.src.backend.tensorflow.trainer": hook_trainer("TensorFlowTrainer"),
+    "keras.src.backend.torch.trainer": hook_trainer("TorchTrainer"),
+    "keras.src.backend.jax.trainer": hook_trainer("JAXTrainer"),
+    "keras.src.callbacks.callback_list": hook_callbacks,
+    "keras.src.trainers.trainer": hook_models,
+    "tf_keras.src.optimizers.optimizer": hook_optimizer("_BaseOptimizer", "apply_gradients"),
+    "tf_keras.src.optimizers.legacy.optimizer_v2": hook_optimizer("OptimizerV2", "apply_gradients"),
+    "tf_keras.src.engine.training": hook_trainer("Model"),
+    "tf_keras.src.callbacks": hook_callbacks,
+    "torch.optim.optimizer": hook_torch,
+}
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Runs the hook of a module after the module."""
+
+    def find_spec(self, name, path, target=None):
+        hook = HOOKS.get(name)
+        if hook is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            try:
+                hook(module)
+            except Exception as e:  # noqa: BLE001  the program must not see it
+                missed.append(f"{name}: {e!r}")
+
+        spec.loader.exec_module = exec_module
+        return spec

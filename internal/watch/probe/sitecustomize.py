@@ -1,0 +1,41 @@
+# Python imports this module when it starts, since `steadyfit watch` puts its folder in front of PYTHONPATH.
+# It starts the probe, and then runs the sitecustomize that the environment has without the folder, if any.
+# Interpreters of any version may read this file.
+import os
+import sys
+
+
+def _begin():
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [p for p in sys.path if os.path.abspath(p) != folder]
+    if sys.version_info < (3, 9) or "STEADYFIT_WATCH" not in os.environ:
+        return
+    # Interpreters of other environments, which the program may start, stay as they are.
+    if os.environ.setdefault("STEADYFIT_WATCH_PREFIX", sys.prefix) != sys.prefix:
+        return
+    import importlib.util
+
+    try:
+        spec = importlib.util.spec_from_file_location("_steadyfit_probe", os.path.join(folder, "probe.py"))
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.begin(os.environ["STEADYFIT_WATCH"])
+    except Exception as e:  # the program runs as it does without the probe
+        sys.stderr.write("steadyfit watch: the probe does not start: %r\n" % e)
+
+
+def _run_own():
+    import importlib.util
+
+    spec = importlib.util.find_spec("sitecustomize") if sys.modules.pop("sitecustomize", None) else None
+    sys.modules["sitecustomize"] = _this
+    if spec is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_this = sys.modules["sitecustomize"]
+_begin()
+if sys.version_info >= (3, 9):
+    _run_own()

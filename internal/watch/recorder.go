@@ -1,0 +1,179 @@
+package watch
+
+import (
+	"cmp"
+	"encoding/json"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"steadyfit/memory"
+)
+
+// byTime is the key of the series of a program that is sampled by time.
+const byTime = ""
+
+// Kinds of steps of the probe, in the order in which they are preferred. Kinds of memory.Mark and --mark come first.
+var kinds = []string{"train", "test", "predict", "run", "call"}
+
+// recorder collects the samples of a program.
+type recorder struct {
+	tree   *tree
+	series map[string]*memory.Series // by kind of step
+	began  time.Time
+	last   time.Time // of a sample
+	epochs int
+	steps  map[string]int
+	peak   memory.Bytes
+	// peers are the processes that sent messages; main is the one with most steps.
+	peers []*peer
+	main  *peer
+	// containers has the first and the last message about each container.
+	containers map[int64]*[2]seen
+	samples    *json.Encoder // nil without Options.Samples
+	err        error         // of writing a sample
+}
+
+func newRecorder(samples io.Writer, roots ...int) *recorder {
+	r := &recorder{tree: newTree(roots...), series: map[string]*memory.Series{}, began: time.Now(),
+		steps: map[string]int{}, containers: map[int64]*[2]seen{}}
+	if samples != nil {
+		r.samples = json.NewEncoder(samples)
+	}
+	return r
+}
+
+// sampleEvery is the time between samples of a program without marks.
+const sampleEvery = 100 * time.Millisecond
+
+// mostMarks is the maximum number of samples at marks in a second.
+const mostMarks = 20
+
+// sample takes a sample after a step of a kind, or at a moment.
+func (r *recorder) sample(kind string) {
+	var s memory.Sample
+	r.tree.sample(&s)
+	if len(r.tree.members) == 0 {
+		return
+	}
+	r.last = s.At
+	held := s.Get(total)
+	r.peak = max(r.peak, held.Bytes)
+	if r.main != nil {
+		for _, layer := range slices.Sorted(maps.Keys(r.main.Counts)) {
+			s.Set(layer, memory.Known(memory.Bytes(r.main.Counts[layer])))
+		}
+	}
+	s.Step = r.steps[kind]
+	series := r.series[kind]
+	if series == nil {
+		series = &memory.Series{}
+		r.series[kind] = series
+	}
+	series.Append(&s)
+	if kind != byTime && r.series[byTime] != nil {
+		s.Step = 0
+		r.series[byTime].Append(&s)
+	}
+	if r.samples != nil && r.err == nil {
+		r.err = r.samples.Encode(struct {
+			Kind   string        `json:"kind"`
+			Epochs int           `json:"epochs"`
+			Sample memory.Sample `json:"sample"`
+		}{kind, r.epochs, s})
+	}
+}
+
+// receive handles a message.
+func (r *recorder) receive(m message) {
+	p := m.from
+	if m.Hello != nil {
+		p.python = m.Hello.Python
+		r.tree.add(p.pid)
+		r.peers = append(r.peers, p)
+	}
+	for _, c := range m.Containers {
+		r.follow(c, p)
+	}
+	if m.Places != nil || m.Missed != nil {
+		p.Places, p.Missed = m.Places, m.Missed
+	}
+	if m.Mark == nil {
+		return
+	}
+	if r.main == nil { // what came before the first step is the start of the program
+		delete(r.series, byTime)
+	}
+	p.Steps, p.Epochs, p.Counts = m.Steps, m.Epochs, m.Counts
+	if r.main == nil || marked(p) > marked(r.main) {
+		r.main = p
+	}
+	if p == r.main {
+		for kind, n := range m.Steps {
+			r.steps[kind] = max(r.steps[kind], n)
+		}
+		r.epochs = max(r.epochs, m.Epochs)
+		if time.Since(r.last) >= time.Second/mostMarks/2 || *m.Mark == "" {
+			r.sample(r.kindOf(*m.Mark))
+		}
+	}
+	p.answer()
+}
+
+// kindOf returns the kind of a mark. The last mark of a program has that of the step before it.
+func (r *recorder) kindOf(kind string) string {
+	if kind != "" {
+		return kind
+	}
+	for _, k := range r.kinds() {
+		if r.steps[k] > 0 {
+			return k
+		}
+	}
+	return byTime
+}
+
+// kinds returns the kinds of steps that were seen, in the order in which they are preferred.
+func (r *recorder) kinds() []string {
+	return slices.SortedFunc(maps.Keys(r.steps), func(a, b string) int {
+		return cmp.Or(cmp.Compare(slices.Index(kinds, a), slices.Index(kinds, b)), cmp.Compare(a, b))
+	})
+}
+
+func marked(p *peer) (n int) {
+	for _, steps := range p.Steps {
+		n += steps
+	}
+	return n
+}
+
+// tick takes a sample by time, unless marks do.
+func (r *recorder) tick() {
+	if time.Since(r.last) >= sampleEvery {
+		r.sample(byTime)
+	}
+}
+
+// mark counts a step that the program's output tells.
+func (r *recorder) mark() {
+	r.steps["mark"]++
+	if time.Since(r.last) >= time.Second/mostMarks {
+		r.sample("mark")
+	}
+}
+
+// chosen returns the series to judge: that of the preferred kind with enough samples.
+func (r *recorder) chosen() (kind string, s *memory.Series) {
+	for _, least := range []int{leastSamples, 1} {
+		for _, kind := range append(r.kinds(), byTime) {
+			if s := r.series[kind]; s != nil && s.Total() >= least {
+				return kind, s
+			}
+		}
+	}
+	return byTime, &memory.Series{}
+}
+
+// leastSamples is the minimum number of samples of a series that is judged.
+const leastSamples = 16

@@ -1,0 +1,274 @@
+package watch
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"steadyfit/internal/texts"
+)
+
+// Run runs a program and watches it until it ends. Signals that this process gets are passed to the program. When ctx
+// ends, the program is ended, too.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	l, err := listen()
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	w, err := start(o, l)
+	if err != nil {
+		return nil, err
+	}
+	w.recorder = newRecorder(o.Samples, w.cmd.Process.Pid)
+	w.watch(ctx, l)
+	report := w.report()
+	report.Processes = grown(w.tree.close())
+	report.Exit = exitCode(w.cmd.ProcessState)
+	return report, w.err
+}
+
+type program struct {
+	*recorder
+	o      Options
+	cmd    *exec.Cmd
+	marks  chan struct{} // a matching line of the output
+	exited chan struct{}
+	ended  string
+	judged *Report // the latest one
+	next   time.Time
+}
+
+// start starts the program. On a terminal it shares the process group, so that the keys of the terminal act on both.
+// Elsewhere it has a group of its own.
+func start(o Options, l *listener) (*program, error) {
+	path, err := exec.LookPath(o.Command[0])
+	if err != nil && !errors.Is(err, exec.ErrDot) {
+		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	p := &program{o: o, marks: make(chan struct{}, 1024), exited: make(chan struct{})}
+	p.cmd = &exec.Cmd{Path: path, Args: o.Command, Env: l.environment(), Stdin: o.Stdin, Stdout: o.Stdout,
+		Stderr: o.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: !isTerminal(o.Stdin)}}
+	var copied sync.WaitGroup
+	var pipes []io.Closer
+	if o.Mark != nil {
+		for _, stream := range []*io.Writer{&p.cmd.Stdout, &p.cmd.Stderr} {
+			to := *stream
+			r, w, err := os.Pipe()
+			if err != nil {
+				return nil, fmt.Errorf("read the output: %w", err)
+			}
+			*stream = w
+			pipes = append(pipes, w)
+			copied.Go(func() { p.copyOutput(to, r) })
+		}
+	}
+	err = p.cmd.Start()
+	for _, pipe := range pipes {
+		err = errors.Join(err, pipe.Close())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start the program: %w", err)
+	}
+	go func() {
+		_ = p.cmd.Wait() // the state has the exit code
+		if o.Mark != nil {
+			// A process that is left may keep the output open.
+			done := make(chan struct{})
+			go func() { copied.Wait(); close(done) }()
+			select {
+			case <-done:
+			case <-time.After(time.Second):
+			}
+		}
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+func isTerminal(f *os.File) bool {
+	if f == nil {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// copyOutput copies the output of the program, and counts its marks.
+func (p *program) copyOutput(to io.Writer, from *os.File) {
+	defer from.Close()
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadSlice('\n') // a long line comes in parts
+		if len(line) > 0 {
+			if _, failed := to.Write(line); failed != nil {
+				to = io.Discard // as a program whose output is closed, but it runs on
+			}
+			if p.o.Mark.Match(line) {
+				p.marks <- struct{}{}
+			}
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}
+
+// graceful is the time between the signals SIGTERM and SIGKILL to a program that is ended.
+const graceful = 10 * time.Second
+
+// watch handles what happens until the program ends.
+func (p *program) watch(ctx context.Context, l *listener) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
+		syscall.SIGUSR2)
+	defer signal.Stop(signals)
+	ticks := time.NewTicker(sampleEvery)
+	defer ticks.Stop()
+	var within, kill <-chan time.Time
+	if p.o.Within > 0 {
+		within = time.After(p.o.Within)
+	}
+	end := func(why string) {
+		if p.ended == "" {
+			p.ended, kill = why, time.After(graceful)
+			p.signal(syscall.SIGTERM)
+		}
+	}
+	p.sample(byTime)
+	for {
+		select {
+		case m := <-l.messages:
+			p.receive(m)
+		case <-p.marks:
+			p.recorder.mark()
+		case <-ticks.C:
+			if p.tick(); p.sure() {
+				end("the verdict is sure")
+			}
+		case <-within:
+			end("the time is over")
+		case s := <-signals:
+			if !isTerminal(p.o.Stdin) || s != syscall.SIGINT && s != syscall.SIGQUIT { // the terminal sends them to both
+				p.signal(s.(syscall.Signal))
+			}
+		case <-kill:
+			p.signal(syscall.SIGKILL)
+		case <-ctx.Done():
+			end("watch was ended")
+			ctx = context.WithoutCancel(ctx)
+		case <-p.exited:
+			return
+		}
+	}
+}
+
+// signal sends a signal to the program, or to its process group if it has one.
+func (p *program) signal(s syscall.Signal) {
+	pid := p.cmd.Process.Pid
+	if p.cmd.SysProcAttr.Setpgid {
+		pid = -pid
+	}
+	_ = syscall.Kill(pid, s) // it may have ended
+	if s == syscall.SIGKILL {
+		for pid := range p.tree.members {
+			_ = syscall.Kill(pid, s)
+		}
+	}
+}
+
+// judgeEvery is the time between two judgements of a running program.
+const judgeEvery = 2 * time.Second
+
+// sure judges the program now and then. It reports whether the verdict will not change.
+func (p *program) sure() bool {
+	live := p.o.Live != nil || p.o.Within > 0 || p.o.UntilSure || p.o.Every > 0
+	if !live || time.Now().Before(p.next) {
+		return false
+	}
+	begin := time.Now()
+	r := p.report()
+	p.next = time.Now().Add(max(judgeEvery, 20*time.Since(begin)))
+	if p.o.Live != nil {
+		fmt.Fprint(p.o.Live, r.Line())
+	}
+	if p.o.Every > 0 && (p.judged == nil || r.Seconds-p.judged.Seconds >= p.o.Every.Seconds()) {
+		p.judged = r
+		p.o.Report(r)
+	}
+	return (p.o.Within > 0 || p.o.UntilSure) && r.sure()
+}
+
+func exitCode(s *os.ProcessState) int {
+	if status, ok := s.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return s.ExitCode()
+}
+
+// report judges the samples so far.
+func (p *program) report() *Report {
+	r := p.recorder.report()
+	r.Command, r.Ended, r.Exit = p.o.Command, p.ended, -1
+	return r
+}
+
+// Attach watches processes that run already, and their descendants, until they end, ctx ends, or the verdict is sure.
+func Attach(ctx context.Context, pids []int, o Options) (*Report, error) {
+	p := &program{o: o, recorder: newRecorder(o.Samples, pids...)}
+	p.sample(byTime)
+	if len(p.tree.members) == 0 {
+		return nil, fmt.Errorf("%w: no process %v can be read", ErrNotFound, pids)
+	}
+	ticks := time.NewTicker(sampleEvery)
+	defer ticks.Stop()
+	var within <-chan time.Time
+	if o.Within > 0 {
+		within = time.After(o.Within)
+	}
+	done := func(why string) (*Report, error) {
+		p.ended = why
+		r := p.recorder.report()
+		r.PIDs, r.Ended, r.Exit = pids, why, -1
+		r.Processes = grown(p.tree.close())
+		return r, p.err
+	}
+	for {
+		select {
+		case <-ticks.C:
+			if p.tick(); len(p.tree.members) == 0 {
+				return done("the process has ended")
+			}
+			if p.sure() {
+				return done("the verdict is sure")
+			}
+		case <-within:
+			return done("the time is over")
+		case <-ctx.Done():
+			return done("watch was ended")
+		}
+	}
+}
+
+// Line is a line about the state of a run.
+func (r *Report) Line() string {
+	done := r.time(r.Seconds)
+	if r.Unit != perMinute {
+		done = texts.Count(r.Steps, r.Unit)
+	}
+	text := fmt.Sprintf("watch: %s, peak %v, %s", done, r.Peak, r.Verdict)
+	if r.Verdict == Leak {
+		text += fmt.Sprintf(" of %v per hour", r.PerHour)
+	}
+	return text
+}

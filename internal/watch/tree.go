@@ -1,0 +1,140 @@
+package watch
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"steadyfit/internal/memlayer"
+	"steadyfit/memory"
+)
+
+// tree has processes and their descendants. A descendant stays a member when its parent ends.
+type tree struct {
+	roots   []int
+	members map[int]*member
+	scanned time.Time
+	ended   []Process // members that have ended
+}
+
+type member struct {
+	sampler *memory.Sampler
+	sample  memory.Sample
+	command string
+	first   memory.Bytes
+}
+
+// scanEvery is the time between two searches for new processes.
+const scanEvery = 500 * time.Millisecond
+
+func newTree(roots ...int) *tree { return &tree{roots: roots, members: map[int]*member{}} }
+
+// add makes a process a member, if it exists.
+func (t *tree) add(pid int) {
+	if t.members[pid] != nil {
+		return
+	}
+	s, err := memory.NewSampler(pid)
+	if err != nil {
+		return // it has ended
+	}
+	command, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	words := strings.Fields(string(bytes.ReplaceAll(command, []byte{0}, []byte{' '})))
+	t.members[pid] = &member{sampler: s, command: strings.Join(words[:min(len(words), 6)], " ")}
+}
+
+// scan finds new descendants.
+func (t *tree) scan() {
+	t.scanned = time.Now()
+	for _, pid := range t.roots {
+		t.add(pid)
+	}
+	parents := map[int]int{}
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		// The fields after the command, which is in parentheses, are the state and the parent.
+		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+		if err != nil || len(fields) < 2 {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		parents[pid], _ = strconv.Atoi(string(fields[1]))
+	}
+	for pid := range parents {
+		for p, known := parents[pid]; known; p, known = parents[p] {
+			if t.members[p] != nil {
+				t.add(pid)
+				break
+			}
+		}
+	}
+}
+
+// The layers of a tree. memory is what counts for a limit.
+const (
+	total     memory.Layer = "memory"
+	processes memory.Layer = "process count"
+)
+
+var summed = []memory.Layer{memory.RSS, memory.Anon, memlayer.File, memlayer.Shared, memlayer.Swap, memlayer.Threads}
+
+// sample reads the memory of all members.
+func (t *tree) sample(into *memory.Sample) {
+	if time.Since(t.scanned) > scanEvery {
+		t.scan()
+	}
+	*into = memory.Sample{At: time.Now()}
+	sums := map[memory.Layer]memory.Reading{}
+	for pid, m := range t.members {
+		if err := m.sampler.Sample(0, &m.sample); err != nil {
+			t.remove(pid)
+			continue
+		}
+		if m.first == 0 {
+			m.first = m.held()
+		}
+		for _, layer := range summed {
+			if r := m.sample.Get(layer); r.OK {
+				sums[layer] = memory.Known(sums[layer].Bytes + r.Bytes)
+			}
+		}
+	}
+	for _, layer := range summed {
+		into.Set(layer, sums[layer])
+	}
+	held := sums[memory.Anon]
+	held.Bytes += sums[memlayer.Shared].Bytes + sums[memlayer.Swap].Bytes
+	into.Set(total, held)
+	into.Set(processes, memory.Known(memory.Bytes(len(t.members))))
+}
+
+// held is the memory of a process that counts for a limit.
+func (m *member) held() memory.Bytes {
+	return m.sample.Get(memory.Anon).Bytes + m.sample.Get(memlayer.Shared).Bytes + m.sample.Get(memlayer.Swap).Bytes
+}
+
+func (t *tree) remove(pid int) {
+	m := t.members[pid]
+	_ = m.sampler.Close() // a file of /proc
+	t.ended = append(t.ended, m.process(pid))
+	if len(t.ended) > 100 {
+		t.ended = t.ended[1:]
+	}
+	delete(t.members, pid)
+}
+
+func (m *member) process(pid int) Process {
+	return Process{PID: pid, Command: m.command, First: m.first, Last: m.held()}
+}
+
+// close closes the files, and returns the processes.
+func (t *tree) close() []Process {
+	for pid := range t.members {
+		t.remove(pid)
+	}
+	return t.ended
+}

@@ -1,0 +1,209 @@
+package watch
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"steadyfit/memory"
+)
+
+func TestMain(m *testing.M) {
+	if kind := os.Getenv("STEADYFIT_TEST_MARKS"); kind != "" {
+		grow(kind)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// grow is a Go program that keeps memory in each step.
+func grow(kind string) {
+	var kept [][]byte
+	for range 100 {
+		kept = append(kept, []byte(strings.Repeat("x", 200_000)))
+		memory.Mark(context.Background(), kind)
+		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // a mark is read at most 20 times a second
+	}
+	_, _ = os.Stdout.WriteString(string(kept[0][:1]))
+}
+
+func python(t *testing.T) string {
+	path, err := filepath.Abs("../../.runtime/venv/bin/python")
+	require.NoError(t, err)
+	_, err = os.Stat(path)
+	require.NoError(t, err, "run make venv")
+	return path
+}
+
+// run watches a program, and returns what it printed.
+func run(t *testing.T, o Options, command ...string) (*Report, string) {
+	dir := t.TempDir()
+	stdout, err := os.Create(filepath.Join(dir, "stdout"))
+	require.NoError(t, err)
+	stderr, err := os.Create(filepath.Join(dir, "stderr"))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		stdout.Close()
+		stderr.Close()
+	})
+	o.Command, o.Stdout, o.Stderr = command, stdout, stderr
+	r, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	text, err := os.ReadFile(stdout.Name())
+	require.NoError(t, err)
+	log, err := os.ReadFile(stderr.Name())
+	require.NoError(t, err)
+	if t.Failed() {
+		t.Logf("%s", log)
+	}
+	t.Logf("%s: %v", r.Headline(), r.Why)
+	return r, string(text)
+}
+
+func TestRetracing(t *testing.T) {
+	r, _ := run(t, Options{}, python(t), "testdata/retraces.py")
+	require.Equal(t, Leak, r.Verdict)
+	assert.Equal(t, "retracing", r.Cause)
+	assert.Equal(t, "training step", r.Unit)
+	assert.Equal(t, 150, r.Steps)
+	assert.Contains(t, r.Why.Evidence, "argument step was")
+	assert.Contains(t, r.Why.Evidence, "a Python int")
+	assert.True(t, strings.HasSuffix(r.Why.Place, "retraces.py:17"), r.Why.Place)
+}
+
+func TestContainer(t *testing.T) {
+	r, _ := run(t, Options{}, python(t), "testdata/hoards.py")
+	require.Equal(t, Leak, r.Verdict)
+	assert.Equal(t, "arrays kept in a list in Python", r.Cause)
+	assert.Equal(t, "Hoard.rows[...]", r.Why.Variable)
+	assert.True(t, strings.HasSuffix(r.Why.Place, "hoards.py:12"), r.Why.Place)
+	assert.InDelta(t, 1, r.Why.Share, 0.3)
+	assert.Equal(t, 1600, r.Steps)
+	assert.Equal(t, 8, r.Epochs)
+}
+
+func TestModels(t *testing.T) {
+	r, _ := run(t, Options{}, python(t), "testdata/rebuilds.py")
+	require.Equal(t, Leak, r.Verdict)
+	assert.Equal(t, "models built again", r.Cause)
+	assert.True(t, strings.HasSuffix(r.Why.Place, "rebuilds.py:7"), r.Why.Place)
+}
+
+// The probe does not change what a program computes.
+func TestLevel(t *testing.T) {
+	r, watched := run(t, Options{}, python(t), "testdata/level.py")
+	assert.Equal(t, Level, r.Verdict)
+	assert.Equal(t, 20, r.Epochs)
+	assert.Equal(t, 1800, r.Steps)
+	assert.Empty(t, r.Notes)
+	_, alone := run(t, Options{}, "env", "-u", "PYTHONPATH", python(t), "testdata/level.py")
+	assert.Equal(t, alone, watched)
+}
+
+func TestWithoutProbe(t *testing.T) {
+	r, out := run(t, Options{}, python(t), "-I", "testdata/grows.py", "400")
+	assert.Equal(t, Leak, r.Verdict)
+	assert.Equal(t, perMinute, r.Unit)
+	assert.Contains(t, strings.Join(r.Notes, "\n"), "No process has a probe")
+	assert.Contains(t, out, "round 399\n")
+}
+
+func TestMarksOfOutput(t *testing.T) {
+	r, out := run(t, Options{Mark: regexp.MustCompile(`^round \d+`)}, python(t), "-I", "testdata/grows.py", "200")
+	assert.Equal(t, Leak, r.Verdict)
+	assert.Equal(t, "mark", r.Unit)
+	assert.Equal(t, 200, r.Steps)
+	assert.InEpsilon(t, 200_000, r.Slope.Estimate, 0.2)
+	assert.Equal(t, 200, strings.Count(out, "round "))
+}
+
+func TestMarksOfGo(t *testing.T) {
+	t.Setenv("STEADYFIT_TEST_MARKS", "request")
+	r, out := run(t, Options{}, os.Args[0])
+	assert.Equal(t, Leak, r.Verdict)
+	assert.Equal(t, "request", r.Unit)
+	assert.InDelta(t, 100, r.Steps, 5) // the last ones may follow the last mark
+	assert.Equal(t, "x", out)
+}
+
+// Descriptors of the program are not written to, and a child after fork has a connection of its own.
+func TestClosedDescriptors(t *testing.T) {
+	r, out := run(t, Options{}, python(t), "testdata/closes.py", filepath.Join(t.TempDir(), "file"))
+	assert.Equal(t, "0 0\n", out)
+	assert.Zero(t, r.Exit)
+}
+
+func TestOwnSitecustomize(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "sitecustomize.py"), []byte("own = 'mine'\n"), 0o600))
+	t.Setenv("PYTHONPATH", dir)
+	_, out := run(t, Options{}, python(t), "-c", "import sitecustomize; print(sitecustomize.own, sitecustomize.__file__)")
+	assert.Equal(t, "mine "+filepath.Join(dir, "sitecustomize.py")+"\n", out)
+}
+
+func TestExit(t *testing.T) {
+	r, out := run(t, Options{}, "sh", "-c", "echo out; exit 7")
+	assert.Equal(t, 7, r.Exit)
+	assert.Equal(t, "out\n", out)
+	assert.Equal(t, Undecided, r.Verdict)
+	r, _ = run(t, Options{}, "sh", "-c", "kill -KILL $$")
+	assert.Equal(t, 137, r.Exit)
+	_, err := Run(t.Context(), Options{Command: []string{"no-such-program"}})
+	assert.ErrorIs(t, err, ErrNotFound)
+}
+
+func TestWithin(t *testing.T) {
+	r, _ := run(t, Options{Within: time.Second}, "sleep", "1000")
+	assert.Equal(t, "the time is over", r.Ended)
+}
+
+func TestAttach(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	r, err := Attach(ctx, []int{os.Getpid()}, Options{Within: 100 * time.Millisecond})
+	require.NoError(t, err)
+	assert.Equal(t, []int{os.Getpid()}, r.PIDs)
+	assert.Equal(t, perMinute, r.Unit)
+	assert.Positive(t, r.Peak)
+	_, err = Attach(ctx, []int{1 << 30}, Options{})
+	assert.ErrorIs(t, err, ErrNotFound)
+}
+
+func TestRule(t *testing.T) {
+	leak := &Report{Verdict: Leak, Unit: "training step", Slope: memory.Interval{Estimate: 2e6, Low: 1.9e6, High: 2.1e6}, Peak: memory.GiB}
+	for text, fails := range map[string]bool{
+		"leak": true, "slope>1MiB/step": true, "slope>2MiB/step": false, "peak>512MiB": true, "peak>2GiB": false,
+	} {
+		rule, err := ParseRule(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, fails, rule.Check(leak) != nil, text)
+	}
+	for _, text := range []string{"", "slope", "slope>1MiB", "slope>x/step", "peak>1MiB/step", "level>1MiB"} {
+		_, err := ParseRule(text)
+		assert.Error(t, err, text)
+	}
+}
+
+// Samples that come more often at first do not make a curve that levels off a leak.
+func TestEven(t *testing.T) {
+	var s memory.Series
+	add := func(step int) {
+		held := memory.Bytes(min(step, 1000)) * 40 * memory.KiB
+		s.Append(&memory.Sample{Step: step, Values: []memory.Value{{Layer: total, Reading: memory.Known(200*memory.MiB + held)}}})
+	}
+	for step := 0; step < 1000; step += 15 {
+		add(step)
+	}
+	for step := 1000; step < 8000; step += 400 {
+		add(step)
+	}
+	v := even(&s, "train").Judge(memory.Criteria{Layer: total, Budget: stepBudget})
+	assert.Equal(t, Level, verdict(v), v.String())
+}

@@ -1,0 +1,103 @@
+package memory
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"runtime/metrics"
+	"sync"
+	"time"
+
+	"steadyfit/internal/memlayer"
+)
+
+// Mark says that a step of a kind has ended, such as "step" or "request". If `steadyfit watch` has started this process,
+// Mark waits until the memory of the process is read, at most 20 times a second and as long as ctx allows. Otherwise it
+// does nothing. Mark may be called by several goroutines.
+//
+//	for ctx.Err() == nil {
+//		trainOneBatch()
+//		memory.Mark(ctx, "step")
+//	}
+func Mark(ctx context.Context, kind string) {
+	if m := marker(); m != nil {
+		m.mark(ctx, kind)
+	}
+}
+
+// marker returns the connection to the program that watches this process; nil if there is none.
+var marker = sync.OnceValue(func() *marks {
+	path := os.Getenv(memlayer.WatchEnv)
+	if path == "" {
+		return nil
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		return nil // it has ended
+	}
+	m := &marks{connection: c, Steps: map[string]int{}, Counts: map[Layer]int64{}}
+	for _, layer := range goMetrics {
+		if layer.layer == memlayer.GoLive || layer.layer == memlayer.Goroutines {
+			m.metrics = append(m.metrics, metrics.Sample{Name: layer.name})
+			m.layers = append(m.layers, layer.layer)
+		}
+	}
+	hello := map[string]any{"hello": map[string]any{"go": true}}
+	if json.NewEncoder(c).Encode(hello) != nil {
+		return nil
+	}
+	return m
+})
+
+// marks is a message of a mark, and how it is sent.
+type marks struct {
+	Mark   string          `json:"mark"`
+	Steps  map[string]int  `json:"steps"`
+	Counts map[Layer]int64 `json:"counts"`
+
+	mu         sync.Mutex
+	connection net.Conn // nil once nobody watches any more
+	next       time.Time
+	metrics    []metrics.Sample
+	layers     []Layer
+}
+
+// The time between two marks, and the longest wait for an answer.
+const (
+	betweenMarks = 50 * time.Millisecond
+	markWait     = 10 * time.Second
+)
+
+func (m *marks) mark(ctx context.Context, kind string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.Steps[kind]++
+	now := time.Now()
+	if m.connection == nil || now.Before(m.next) || ctx.Err() != nil {
+		return
+	}
+	metrics.Read(m.metrics)
+	for i, s := range m.metrics {
+		if s.Value.Kind() == metrics.KindUint64 {
+			m.Counts[m.layers[i]] = int64(s.Value.Uint64())
+		}
+	}
+	m.Mark = kind
+	deadline := now.Add(markWait)
+	if at, ok := ctx.Deadline(); ok && at.Before(deadline) {
+		deadline = at
+	}
+	_ = m.connection.SetDeadline(deadline) // reading fails, too
+	stop := context.AfterFunc(ctx, func() { _ = m.connection.SetDeadline(time.Now()) })
+	defer stop()
+	err := json.NewEncoder(m.connection).Encode(m)
+	if err == nil {
+		_, err = m.connection.Read(make([]byte, 1))
+	}
+	if err != nil && ctx.Err() == nil {
+		_ = m.connection.Close() // nobody watches any more
+		m.connection = nil
+	}
+	m.next = time.Now().Add(betweenMarks)
+}
