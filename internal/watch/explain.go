@@ -159,8 +159,7 @@ type seen struct {
 func (r *recorder) follow(c container, p *peer) {
 	now := seen{c, maps.Clone(p.Steps), time.Now()}
 	if r.containers[c.ID] == nil {
-		r.containers[c.ID] = &[2]seen{{c, c.Steps, now.at}, now}
-		r.containers[c.ID][0].Length = c.First
+		r.containers[c.ID] = &[2]seen{now, now}
 	}
 	r.containers[c.ID][1] = now
 }
@@ -171,14 +170,14 @@ func (r *recorder) kept(out *Report, kind string, slope float64, own bool) bool 
 	best, share, perStep := container{}, 0.0, 0.0
 	for _, c := range r.containers {
 		first, last := c[0], c[1]
-		span := float64(last.steps[kind] - first.steps[kind])
+		more, span := last.Length-last.First, float64(last.steps[kind]-last.Steps[kind])
 		if kind == byTime {
-			span = last.at.Sub(first.at).Minutes()
+			more, span = last.Length-first.Length, last.at.Sub(first.at).Minutes()
 		}
 		if span <= 0 || last.Own != own {
 			continue
 		}
-		elements := float64(last.Length-first.Length) / span
+		elements := float64(more) / span
 		if s := elements * last.Bytes / slope; s > share {
 			best, share, perStep = last.container, s, elements
 		}

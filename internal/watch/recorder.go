@@ -29,7 +29,7 @@ type recorder struct {
 	// peers are the processes that sent messages; main is the one with most steps.
 	peers []*peer
 	main  *peer
-	// containers has the first and the last message about each container.
+	// containers has the first and the last message about each container that grows.
 	containers map[int64]*[2]seen
 	samples    *json.Encoder // nil without Options.Samples
 	err        error         // of writing a sample
@@ -99,13 +99,17 @@ func (r *recorder) receive(m message) {
 	if m.Places != nil || m.Missed != nil {
 		p.Places, p.Missed = m.Places, m.Missed
 	}
+	if m.Counts != nil {
+		p.Counts = m.Counts
+		r.main = cmp.Or(r.main, p)
+	}
 	if m.Mark == nil {
 		return
 	}
-	if r.main == nil { // what came before the first step is the start of the program
+	if len(r.steps) == 0 && len(m.Steps) > 0 { // what came before the first step is the start of the program
 		delete(r.series, byTime)
 	}
-	p.Steps, p.Epochs, p.Counts = m.Steps, m.Epochs, m.Counts
+	p.Steps, p.Epochs = m.Steps, m.Epochs
 	if r.main == nil || marked(p) > marked(r.main) {
 		r.main = p
 	}

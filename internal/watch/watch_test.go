@@ -85,8 +85,8 @@ func TestContainer(t *testing.T) {
 	assert.Equal(t, "Hoard.rows[...]", r.Why.Variable)
 	assert.True(t, strings.HasSuffix(r.Why.Place, "hoards.py:12"), r.Why.Place)
 	assert.InDelta(t, 1, r.Why.Share, 0.3)
-	assert.Equal(t, 1600, r.Steps)
-	assert.Equal(t, 8, r.Epochs)
+	assert.Equal(t, 3200, r.Steps)
+	assert.Equal(t, 16, r.Epochs)
 }
 
 func TestModels(t *testing.T) {

@@ -9,6 +9,7 @@ At a mark, the probe writes a line of JSON to a Unix socket and waits for one by
 of the process. Marks are at least 50 ms apart. After the first ones, they take at most 1% of the time of the program.
 """
 
+import _thread
 import atexit
 import collections
 import functools
@@ -148,6 +149,8 @@ class Marks:
 
     @guarded
     def step(self, kind, n=1):
+        if not self.steps:  # what came before is the start of the program
+            self.snapshots = Snapshots()
         self.steps[kind] += n
         if time.monotonic() >= self.next and self.lock.acquire(blocking=False):
             try:
@@ -166,6 +169,18 @@ class Marks:
                 self.next = max(self.next, end + min((end - begin) / SHARE, 0.5))
             if self.snapshots.due(end):
                 self.report()
+
+    @guarded
+    def idle(self):
+        """Tells what is known of a program that has had no step for a second."""
+        now = time.monotonic()
+        if now > self.next + 1 and self.snapshots.due(now) and self.lock.acquire(blocking=False):
+            try:
+                if self.link.open():
+                    self.link.send({"counts": self.amounts()})
+                    self.report()
+            finally:
+                self.lock.release()
 
     def amounts(self):
         blocks = {"python block count": sys.getallocatedblocks()}
@@ -196,7 +211,30 @@ def begin(path):
     marks = Marks(path)
     sys.meta_path.insert(0, Finder())
     atexit.register(marks.end)
-    marks.link.open()
+    if marks.link.open():
+        clock = Clock()
+        clock.start()
+        os.register_at_fork(before=clock.end, after_in_parent=clock.start, after_in_child=clock.start)
+
+
+class Clock:
+    """Calls marks.idle once a second in a thread. The thread ends before a fork, since Python warns of forks in a process
+    with threads."""
+
+    def start(self):
+        self.stop, self.done = _thread.allocate_lock(), _thread.allocate_lock()
+        self.stop.acquire()
+        self.done.acquire()
+        _thread.start_new_thread(self.run, ())
+
+    def run(self):
+        while not self.stop.acquire(timeout=1):
+            marks.idle()
+        self.done.release()
+
+    def end(self):
+        self.stop.release()
+        self.done.acquire()
 
 
 class Mallinfo:

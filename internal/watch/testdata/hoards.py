@@ -14,4 +14,4 @@ class Hoard(keras.callbacks.Callback):
 
 model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(8), keras.layers.Dense(1)])
 model.compile("adam", "mse")
-model.fit(np.ones((32 * 200, 16)), np.ones(32 * 200), epochs=8, verbose=0, callbacks=[Hoard()])
+model.fit(np.ones((32 * 200, 16)), np.ones(32 * 200), epochs=16, verbose=0, callbacks=[Hoard()])
