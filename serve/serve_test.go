@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -292,8 +293,11 @@ func TestErrorsOfCalls(t *testing.T) {
 		require.ErrorIs(t, err, ErrInput, c.says)
 		require.ErrorContains(t, err, c.says)
 	}
-	_, err := Open(t.Context(), t.TempDir(), Options{})
+	empty := t.TempDir()
+	_, err := Open(t.Context(), empty, Options{})
 	require.ErrorIs(t, err, savedmodels.ErrNotSavedModel)
+	require.ErrorContains(t, err, "there are no numbered versions in it either")
+	assert.Equal(t, 1, strings.Count(err.Error(), empty))
 	_, err = Open(t.Context(), model.Dir, Options{Signature: "nosuch"})
 	require.ErrorIs(t, err, savedmodels.ErrNoSignature)
 	closed := open(t, model.Dir, Options{})
@@ -499,7 +503,8 @@ func TestPromoteAndRollback(t *testing.T) {
 		require.ErrorIs(t, p.Promote(t.Context(), damaged, 3), savedmodels.ErrNotSavedModel)
 		assert.DirExists(t, damaged)
 	}
-	require.ErrorContains(t, p.Promote(t.Context(), filepath.Join(hidden, "3"), 2), "expected a number above 2, which serves, got 2")
+	third := filepath.Join(hidden, "3")
+	require.ErrorContains(t, p.Promote(t.Context(), third, 2), "promote "+third+": expected a number above 2, which serves, got 2")
 	serves(2, 2)
 	require.NoError(t, p.Promote(t.Context(), filepath.Join(hidden, "3"), 7))
 	serves(7, 3)
@@ -562,6 +567,35 @@ func TestMovesAreJudgedByTheVersionThatServes(t *testing.T) {
 	require.ErrorContains(t, p.Promote(t.Context(), filepath.Join(hidden, "3"), 3), "was moved back, because version 4 serves")
 	assert.DirExists(t, filepath.Join(hidden, "3"))
 	assert.EqualValues(t, 4, p.Version())
+}
+
+// Promote refuses a taken number, a model with other inputs and a folder without a model before it moves them.
+func TestPromoteRefusesBeforeItMoves(t *testing.T) {
+	_, images := digits(t)
+	dir, _ := versions(t, 2, images[0])
+	model := filepath.Join(t.TempDir(), "model")
+	require.NoError(t, os.Rename(filepath.Join(dir, "2"), model))
+	p := open(t, dir, Options{})
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "4"), 0o777)) // of a program that copies a version
+	require.ErrorContains(t, p.Promote(t.Context(), model, 4), "promote "+model+": rename ")
+	require.ErrorContains(t, p.Promote(t.Context(), model, 4), "file exists; choose one that is not taken")
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "2"), 0o777))
+	require.NoError(t, p.Promote(t.Context(), model, 0))
+	assert.EqualValues(t, 3, p.Version(), "the next free number")
+
+	other, empty := filepath.Join(t.TempDir(), "other"), t.TempDir()
+	require.NoError(t, os.CopyFS(other, os.DirFS(filepath.Join("..", "savedmodels", "testdata", "keras"))))
+	err := p.Promote(t.Context(), other, 0)
+	require.EqualError(t, err, "promote "+other+": the model takes x (float32 [-1 3]), and version 3, which serves, takes x (float32 [-1 64])")
+	assert.DirExists(t, other)
+	err = p.Promote(t.Context(), empty, 0)
+	require.ErrorIs(t, err, savedmodels.ErrNotSavedModel)
+	require.NotContains(t, err.Error(), "moved back")
+
+	single := open(t, filepath.Join(dir, "3"), Options{})
+	require.EqualError(t, single.Promote(t.Context(), other, 0), "promote "+other+": "+single.dir+" is a single model; open the folder of its versions")
+	require.ErrorContains(t, single.Rollback(t.Context(), filepath.Join(empty, "3")), "is a single model")
+	require.ErrorContains(t, p.Rollback(t.Context(), filepath.Join(empty, "no", "3")), "rollback "+dir+": rename ")
 }
 
 func TestFollowsAFolder(t *testing.T) {

@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"steadyfit/internal/manifest"
@@ -111,7 +113,10 @@ func (p *Predictor) refresh(ctx context.Context) error {
 			p.o.Log.Info("serving", "model", v.Path)
 			break
 		}
-		errs = append(errs, fmt.Errorf("%s: %w", v.Path, err))
+		if v.Path == p.dir && errors.Is(err, savedmodels.ErrNotSavedModel) {
+			err = fmt.Errorf("%w; there are no numbered versions in it either", err)
+		}
+		errs = append(errs, of(v.Path, err))
 		if ctx.Err() != nil {
 			break // the version may be right
 		}
@@ -121,16 +126,16 @@ func (p *Predictor) refresh(ctx context.Context) error {
 }
 
 // Promote moves a SavedModel into the folder of versions, as a number above the one that serves, and passes new calls
-// to it. If the model does not serve then, Promote moves it back. It then removes the oldest versions (Options.Keep).
+// to it. The number 0 stands for the next free one of the folder; a number that is taken is an error. Promote refuses
+// a model with other inputs than those of the version that serves, and a Predictor of a single model, before it moves
+// anything. If the model does not serve then, Promote moves it back. It then removes the oldest versions
+// (Options.Keep).
 func (p *Predictor) Promote(ctx context.Context, model string, number int64) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
-	if now := p.Version(); number <= now {
-		return fmt.Errorf("promote: expected a number above %d, which serves, got %d", now, number)
-	}
-	delete(p.failed, number) // of another model
-	if err := p.move(ctx, model, filepath.Join(p.dir, strconv.FormatInt(number, 10)), number, number); err != nil {
-		return err
+	number, err := p.promote(ctx, model, number)
+	if err != nil {
+		return fmt.Errorf("promote %w", of(model, err))
 	}
 	found, err := savedmodels.Versions(p.dir)
 	found = slices.DeleteFunc(found, func(v savedmodels.Version) bool {
@@ -145,24 +150,87 @@ func (p *Predictor) Promote(ctx context.Context, model string, number int64) err
 	return nil
 }
 
+func (p *Predictor) promote(ctx context.Context, model string, number int64) (int64, error) {
+	found, now, err := p.folder()
+	if err != nil {
+		return 0, err
+	}
+	if number != 0 && number <= now.Number {
+		return 0, fmt.Errorf("expected a number above %d, which serves, got %d", now.Number, number)
+	}
+	next, err := p.read(ctx, savedmodels.Version{Path: model})
+	if err != nil {
+		return 0, err
+	}
+	if inputs, want := next.takes(), now.takes(); inputs != want {
+		return 0, fmt.Errorf("the model takes %s, and version %d, which serves, takes %s", inputs, now.Number, want)
+	}
+	free := number == 0
+	for _, v := range append(found, now.Version) {
+		if free {
+			number = max(number, v.Number+1)
+		}
+	}
+	for ; ; number++ {
+		delete(p.failed, number) // of another model
+		err = p.move(ctx, model, filepath.Join(p.dir, strconv.FormatInt(number, 10)), number, number)
+		if !free || !errors.Is(err, fs.ErrExist) {
+			return number, err
+		}
+	}
+}
+
+// takes describes the inputs.
+func (v *version) takes() string {
+	var texts []string
+	for _, p := range v.inputs {
+		texts = append(texts, fmt.Sprintf("%s (%s %v)", p.Name, p.DType, p.Shape))
+	}
+	return strings.Join(texts, ", ")
+}
+
 // Rollback moves the version that serves to a folder that does not exist yet, and passes new calls to the version
-// before it. If there is none, the error is ErrNoVersion.
+// before it. If there is none, the error is ErrNoVersion. The Predictor must have a folder of versions.
 func (p *Predictor) Rollback(ctx context.Context, to string) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
-	now := p.Version()
-	found, err := savedmodels.Versions(p.dir)
-	at := slices.IndexFunc(found, func(v savedmodels.Version) bool { return v.Number == now })
-	if err != nil || at < 1 {
-		return fmt.Errorf("rollback: %s: %w", p.dir, cmp.Or(err, ErrNoVersion))
+	found, now, err := p.folder()
+	if err == nil {
+		at := slices.IndexFunc(found, func(v savedmodels.Version) bool { return v.Number == now.Number })
+		if err = ErrNoVersion; at >= 1 {
+			err = p.move(ctx, now.Path, to, 0, now.Number-1)
+		}
 	}
-	return p.move(ctx, found[at].Path, to, 0, now-1)
+	if err != nil {
+		return fmt.Errorf("rollback %s: %w", p.dir, err)
+	}
+	return nil
+}
+
+// folder returns the versions in the folder and the one that serves. The caller has locked refreshing.
+func (p *Predictor) folder() (found []savedmodels.Version, now *version, err error) {
+	p.mu.Lock()
+	now = p.current
+	p.mu.Unlock()
+	switch {
+	case now == nil:
+		return nil, nil, ErrClosed
+	case now.Path == p.dir:
+		return nil, nil, fmt.Errorf("%s is a single model; open the folder of its versions", p.dir)
+	}
+	found, err = savedmodels.Versions(p.dir)
+	return found, now, err
 }
 
 // move renames a folder. If then no version from least to most serves, it renames the folder back. The caller has
 // locked refreshing.
 func (p *Predictor) move(ctx context.Context, from, to string, least, most int64) error {
-	if err := os.Rename(from, to); err != nil {
+	switch err := os.Rename(from, to); {
+	case errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("%w; choose one that is not taken", err)
+	case errors.Is(err, syscall.EXDEV):
+		return fmt.Errorf("%w; it must be on the file system of the versions", err)
+	case err != nil:
 		return err
 	}
 	err := p.refresh(ctx)
@@ -173,6 +241,14 @@ func (p *Predictor) move(ctx context.Context, from, to string, least, most int64
 		p.o.Log.Error("other versions cannot be loaded", "error", err)
 	}
 	return nil
+}
+
+// of returns an error of a folder, which begins with its path.
+func of(path string, err error) error {
+	if strings.HasPrefix(err.Error(), path+": ") {
+		return err
+	}
+	return fmt.Errorf("%s: %w", path, err)
 }
 
 // stateOf describes the files of a folder. It changes if one of them is written.
@@ -201,8 +277,8 @@ func complete(ctx context.Context, dir string) error {
 	return err
 }
 
-// load opens a version and computes a sample of zeros, so that TensorFlow prepares the graph before the first call.
-func (p *Predictor) load(ctx context.Context, of savedmodels.Version) (*version, error) {
+// read opens a version without its session.
+func (p *Predictor) read(ctx context.Context, of savedmodels.Version) (*version, error) {
 	if err := complete(ctx, of.Path); err != nil {
 		return nil, err
 	}
@@ -211,15 +287,20 @@ func (p *Predictor) load(ctx context.Context, of savedmodels.Version) (*version,
 		return nil, err
 	}
 	v := &version{Version: of, model: model}
-	name := p.o.Signature
-	if name == "" {
-		name = model.Roles.Predict
+	if v.signature, err = model.Signature(cmp.Or(p.o.Signature, model.Roles.Predict, "predict")); err != nil {
+		return nil, err
 	}
-	if v.signature, err = model.Signature(name); err != nil {
+	return v, v.describe()
+}
+
+// load opens a version and computes a sample of zeros, so that TensorFlow prepares the graph before the first call.
+func (p *Predictor) load(ctx context.Context, of savedmodels.Version) (*version, error) {
+	v, err := p.read(ctx, of)
+	if err != nil {
 		return nil, err
 	}
 	o := p.o.Session
-	o.ReadOnly, o.Only = true, []string{name}
+	o.ReadOnly, o.Only = true, []string{v.signature.Name}
 	if asks, _ := o.Device.ForGPU(); len(asks) == 0 {
 		o.CallerRuns = true
 	}
@@ -228,14 +309,11 @@ func (p *Predictor) load(ctx context.Context, of savedmodels.Version) (*version,
 			return nil, err
 		}
 	}
-	if err := v.describe(); err != nil {
-		return nil, err
-	}
-	if v.session, err = session.OpenModel(ctx, model, o); err != nil {
+	if v.session, err = session.OpenModel(ctx, v.model, o); err != nil {
 		return nil, err
 	}
 	for range p.o.Parallel {
-		step, err := v.session.Prepare(name)
+		step, err := v.session.Prepare(v.signature.Name)
 		if err != nil {
 			return nil, errors.Join(err, v.session.Close())
 		}
