@@ -112,7 +112,7 @@ func (s set) minus(others ...set) set {
 func (m *Model) names(ids set) []string {
 	var out []string
 	for id := range ids {
-		out = append(out, m.known.vars[id].name)
+		out = append(out, m.known.vars[id].Name)
 	}
 	slices.Sort(out)
 	return out
@@ -145,11 +145,9 @@ func (m *Model) settle() {
 	m.Variables = []Variable{}
 	for id := range touched {
 		v := *k.vars[id]
-		m.Variables = append(m.Variables, Variable{
-			Name: v.name, Container: v.container, DType: v.dtype, Shape: v.shape, UnknownRank: v.unknown,
-			Restored: k.restore.written[id], Saved: k.save.read[id], Trained: trained[id],
-		})
-		m.markFrozen(&m.Variables[len(m.Variables)-1], id)
+		v.Restored, v.Saved, v.Trained = k.restore.written[id], k.save.read[id], trained[id]
+		m.markFrozen(&v, id)
+		m.Variables = append(m.Variables, v)
 	}
 	slices.SortFunc(m.Variables, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
 	m.Inexact = m.whyInexact()
@@ -268,7 +266,7 @@ func (j *judgement) checkRestored() {
 // checkSaved reports training state that a checkpoint would not include.
 func (j *judgement) checkSaved() {
 	k, r := &j.known, j.roles
-	if j.Saver == nil && r.Train != "" && r.Save == "" {
+	if j.Saver == nil && r.Train != "" {
 		j.report(warning, contract.CodeNoSaver, "", "save the model with tf.saved_model.save, which adds a saver",
 			"no checkpoint can be written or read: %s", k.noSaver)
 	}
@@ -322,7 +320,7 @@ func (j *judgement) checkUnsafe() {
 	add(failure, "loading the model", k.load, nil)
 	add(failure, "the model's saver", k.save, checkpointOps)
 	add(failure, "the model's saver", k.restore, checkpointOps)
-	used := append(r.used(), r.Save, r.Restore)
+	used := r.used()
 	for _, s := range j.Signatures {
 		severity := warning
 		if slices.Contains(used, s.Name) {

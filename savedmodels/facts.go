@@ -99,28 +99,14 @@ func (t *trace) reachesOutside(b *body, n *node) (does string, unsafe bool) {
 
 // harmless reports whether a node reaches no file, although its operation may do so.
 func (t *trace) harmless(b *body, n *node) bool {
-	text := func(attr string) string { return string(n.def.GetAttr()[attr].GetS()) }
-	var file []place
-	if len(n.inputs) > 1 {
-		file = t.origins(b, n.inputs[1])
-	}
-	switch op := n.def.GetOp(); op {
+	switch n.def.GetOp() {
 	case "PrintV2":
-		return !strings.HasPrefix(text("output_stream"), "file://")
-	case "FixedUnigramCandidateSampler":
-		return text("vocab_file") == ""
-	case "DecodeProtoV2", "EncodeProto":
-		source := text("descriptor_source")
-		return source == "" || source == "local://" || strings.HasPrefix(source, "bytes://")
-	case "CacheDataset", "CacheDatasetV2":
-		// It accesses no file if its file name is empty: it then caches in memory.
-		return len(file) > 0 && !slices.ContainsFunc(file, func(p place) bool {
-			d := p.in.nodes[p.node].def
-			value := d.GetAttr()["value"].GetTensor()
-			values := value.GetStringVal()
-			return d.GetOp() != "Const" || len(value.GetTensorContent()) > 0 || len(values) != 1 || len(values[0]) > 0
-		})
+		return !strings.HasPrefix(string(n.def.GetAttr()["output_stream"].GetS()), "file://")
 	case "InitializeTableFromTextFile", "InitializeTableFromTextFileV2":
+		if len(n.inputs) < 2 {
+			return false
+		}
+		file := t.origins(b, n.inputs[1])
 		return len(file) > 0 && !slices.ContainsFunc(file, func(p place) bool { return !t.isAsset(p) })
 	}
 	return false

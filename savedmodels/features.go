@@ -74,8 +74,8 @@ func (m *Model) features(file []byte) (*Features, error) {
 			f[0].where, f[0].op, f[0].does)
 	}
 	if m.Base == "" {
-		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers, or export with "+
-			"--train-only of scripts/export.py", ErrNoFeatures)
+		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers before the export",
+			ErrNoFeatures)
 	}
 	for _, name := range []string{computeSignature, contract.OriginalPrefix + train} {
 		if m.find(name) != nil {
@@ -142,8 +142,10 @@ func (m *Model) read() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sum := sha256.Sum256(file); hex.EncodeToString(sum[:]) != m.Hash {
-		return nil, fmt.Errorf("%s: %w", m.Dir, ErrChanged)
+	if now := sha256.Sum256(file); hex.EncodeToString(now[:]) != m.Hash {
+		return nil, fmt.Errorf("%s: %w: its SHA-256 was %.12s when it was opened and is %.12s now; restore the file, or "+
+			"start a new training with the new one", filepath.Join(m.Dir, modelFile), ErrChanged, m.Hash,
+			hex.EncodeToString(now[:]))
 	}
 	return file, nil
 }
@@ -294,7 +296,7 @@ func (d *division) copied(s *Signature, prefix string, after ...string) ([]*tfpr
 			}
 		}
 		if v := d.graph.main.nodes[d.graph.main.byName[n.GetName()]].variable; v >= 0 {
-			c.Attr["shared_name"] = graphdef.Text(d.graph.vars[v].name)
+			c.Attr["shared_name"] = graphdef.Text(d.graph.vars[v].Name)
 		} else if shared := c.Attr["shared_name"]; shared != nil && len(shared.GetS()) == 0 {
 			c.Attr["shared_name"] = graphdef.Text(n.GetName()) // such as that of a table
 		}
@@ -307,34 +309,19 @@ func (d *division) copied(s *Signature, prefix string, after ...string) ([]*tfpr
 // added functions with the functions that they call.
 func (d *division) reached(roots []string, added ...*tfproto.FunctionDef) (nodes []*tfproto.NodeDef,
 	library *tfproto.FunctionDefLibrary) {
-	t := d.graph.follow(roots)
-	for _, i := range t.main {
-		nodes = append(nodes, d.graph.main.nodes[i].def)
-	}
-	library = &tfproto.FunctionDefLibrary{Function: added}
-	names := map[string]bool{}
-	for _, b := range t.bodies {
-		names[b.name] = true
-	}
 	var called []call
 	for _, f := range added {
 		for _, n := range f.GetNodeDef() {
 			called = append(called, d.graph.callsOf(n)...)
 		}
 	}
-	for len(called) > 0 {
-		b := called[len(called)-1].to
-		called = called[:len(called)-1]
-		if names[b.name] {
-			continue
-		}
-		names[b.name] = true
-		for i := range b.nodes {
-			called = append(called, b.nodes[i].calls...)
-		}
+	t := d.graph.follow(roots, called...)
+	for _, i := range t.main {
+		nodes = append(nodes, d.graph.main.nodes[i].def)
 	}
+	library = &tfproto.FunctionDefLibrary{Function: added}
 	for _, f := range d.def.GetLibrary().GetFunction() {
-		if names[f.GetSignature().GetName()] {
+		if t.callers[d.graph.funcs[f.GetSignature().GetName()]] != nil {
 			library.Function = append(library.Function, f)
 		}
 	}

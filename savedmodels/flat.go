@@ -112,7 +112,7 @@ func flatten(def *tfproto.GraphDef, g *graph, s *Signature) (f *flat, outputs []
 		}
 		f.args = append(f.args, flatArg{dtype.DType(a.GetType()), node.inputs[i].node})
 	}
-	top, err := fl.open(callee, nil, nil, 0)
+	top, err := fl.open(callee, nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -172,12 +172,9 @@ func (fl *flattener) callee(n *tfproto.NodeDef) *tfproto.FunctionDef {
 	return d
 }
 
-// open prepares the operations of a function and of the functions that it calls.
-func (fl *flattener) open(d *tfproto.FunctionDef, parent *scope, call *tfproto.NodeDef,
-	depth int) (*scope, error) {
-	if depth > maxInlined {
-		return nil, fmt.Errorf("%w: its calls are nested more than %d deep", errFlat, maxInlined)
-	}
+// open prepares the operations of a function and of the functions that it calls, whose depth graph.checkCalls
+// limits.
+func (fl *flattener) open(d *tfproto.FunctionDef, parent *scope, call *tfproto.NodeDef) (*scope, error) {
 	s := &scope{def: d, args: map[string]int{}, nodes: map[string]*tfproto.NodeDef{}, parent: parent, call: call,
 		inside: map[string]*scope{}, ops: map[string]int{}}
 	for i, a := range d.GetSignature().GetInputArg() {
@@ -194,7 +191,7 @@ func (fl *flattener) open(d *tfproto.FunctionDef, parent *scope, call *tfproto.N
 		}
 		if inner := fl.callee(n); inner != nil {
 			var err error
-			if s.inside[n.GetName()], err = fl.open(inner, s, n, depth+1); err != nil {
+			if s.inside[n.GetName()], err = fl.open(inner, s, n); err != nil {
 				return nil, err
 			}
 			continue

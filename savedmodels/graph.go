@@ -25,7 +25,7 @@ type graph struct {
 	// alternatives has the functions with the same attribute api_implements. TensorFlow may run one of
 	// them in place of another.
 	alternatives map[string][]*body
-	vars         []*variable
+	vars         []*Variable
 	// assets has the placeholders of the main graph that TensorFlow sets to paths of the model's assets
 	// while it loads the model.
 	assets map[edge]bool
@@ -50,8 +50,9 @@ type body struct {
 	api    string // see alternatives
 	nodes  []node
 	byName map[string]int
-	args   []argument
-	rets   []edge
+	// handles reports for each argument whether it may be a handle to a variable.
+	handles []bool
+	rets    []edge
 }
 
 type node struct {
@@ -61,14 +62,6 @@ type node struct {
 	calls  []call
 	// variable is an index in graph.vars; -1 if the node creates no variable.
 	variable int
-}
-
-type argument struct {
-	name string
-	// user is the name of the Python argument. All tensors of a composite argument share it.
-	user string
-	// handle reports whether the argument may be a handle to a variable.
-	handle bool
 }
 
 // edge is the source of a value in a body: output out of a node, or argument -1-node if node is
@@ -94,14 +87,6 @@ type call struct {
 	skip int
 }
 
-type variable struct {
-	container string
-	name      string
-	dtype     dtype.DType
-	shape     []int64
-	unknown   bool
-}
-
 func newGraph(def *tfproto.GraphDef) *graph {
 	g := &graph{main: &body{}, funcs: map[string]*body{}, alternatives: map[string][]*body{}, assets: map[edge]bool{}}
 	defs := map[string]*tfproto.FunctionDef{}
@@ -121,11 +106,7 @@ func newGraph(def *tfproto.GraphDef) *graph {
 		args := map[string]int{}
 		for i, a := range f.GetSignature().GetInputArg() {
 			args[a.GetName()] = i
-			b.args = append(b.args, argument{
-				name:   a.GetName(),
-				user:   string(f.GetArgAttr()[uint32(i)].GetAttr()["_user_specified_name"].GetS()),
-				handle: a.GetTypeAttr() != "" || a.GetIsRef() || mayBeHandle(a.GetType()),
-			})
+			b.handles = append(b.handles, a.GetTypeAttr() != "" || a.GetIsRef() || mayBeHandle(a.GetType()))
 		}
 		g.fill(b, f.GetNodeDef(), args, vars)
 		for _, a := range f.GetSignature().GetOutputArg() {
@@ -161,7 +142,7 @@ func (g *graph) fill(b *body, defs []*tfproto.NodeDef, args map[string]int, vars
 		}
 		if createsVariable[d.GetOp()] {
 			v := describe(d, b.name)
-			key := v.container + "|" + v.name
+			key := v.Container + "|" + v.Name
 			id, ok := vars[key]
 			if !ok {
 				id = len(g.vars)
@@ -176,26 +157,26 @@ func (g *graph) fill(b *body, defs []*tfproto.NodeDef, args map[string]int, vars
 // describe reads a variable from the node that creates its handle. Within a session, handles
 // with the same container and shared name refer to the same variable (resource_variable_ops in
 // TensorFlow).
-func describe(d *tfproto.NodeDef, function string) *variable {
+func describe(d *tfproto.NodeDef, function string) *Variable {
 	attr := d.GetAttr()
 	shape := attr["shape"].GetShape()
-	v := &variable{
-		container: string(attr["container"].GetS()),
-		name:      string(attr["shared_name"].GetS()),
-		dtype:     dtype.DType(attr["dtype"].GetType()),
-		unknown:   shape == nil || shape.GetUnknownRank(),
+	v := &Variable{
+		Container:   string(attr["container"].GetS()),
+		Name:        string(attr["shared_name"].GetS()),
+		DType:       dtype.DType(attr["dtype"].GetType()),
+		UnknownRank: shape == nil || shape.GetUnknownRank(),
 	}
-	if !v.unknown {
-		v.shape = []int64{}
+	if !v.UnknownRank {
+		v.Shape = []int64{}
 	}
-	if v.name == "" {
-		v.name = d.GetName()
+	if v.Name == "" {
+		v.Name = d.GetName()
 		if function != "" {
-			v.name = function + "/" + v.name
+			v.Name = function + "/" + v.Name
 		}
 	}
 	for _, dim := range shape.GetDim() {
-		v.shape = append(v.shape, dim.GetSize())
+		v.Shape = append(v.Shape, dim.GetSize())
 	}
 	return v
 }
@@ -356,9 +337,9 @@ type caller struct {
 	skip int
 }
 
-// follow returns the trace of the tensors ("name:0") or operations ("name") in roots. It
-// ignores names that are not in the graph.
-func (g *graph) follow(roots []string) *trace {
+// follow returns the trace of the tensors ("name:0") or operations ("name") in roots, and of calls by nodes
+// that are not in the graph. It ignores names that are not in the graph.
+func (g *graph) follow(roots []string, calls ...call) *trace {
 	t := &trace{g: g, callers: map[*body][]caller{}, known: map[place][]place{}}
 	seen := make([]bool, len(g.main.nodes))
 	var todo []int
@@ -382,26 +363,28 @@ func (g *graph) follow(roots []string) *trace {
 		for _, j := range n.after {
 			push(j)
 		}
-		t.enter(g.main, i)
+		t.enter(n.calls, caller{in: g.main, node: i})
 	}
 	slices.Sort(t.main)
+	t.enter(calls, caller{})
 	for k := 0; k < len(t.bodies); k++ {
 		b := t.bodies[k]
 		for i := range b.nodes {
-			t.enter(b, i)
+			t.enter(b.nodes[i].calls, caller{in: b, node: i})
 		}
 	}
 	slices.SortFunc(t.bodies, func(a, b *body) int { return cmp.Compare(a.name, b.name) })
 	return t
 }
 
-// enter records the functions that node i of a body may run.
-func (t *trace) enter(in *body, i int) {
-	for _, c := range in.nodes[i].calls {
+// enter records the functions that a node may run.
+func (t *trace) enter(calls []call, by caller) {
+	for _, c := range calls {
 		if t.callers[c.to] == nil {
 			t.bodies = append(t.bodies, c.to)
 		}
-		t.callers[c.to] = append(t.callers[c.to], caller{in, i, c.skip})
+		by.skip = c.skip
+		t.callers[c.to] = append(t.callers[c.to], by)
 	}
 }
 
@@ -535,7 +518,7 @@ func only(edges []edge, i int) []edge {
 
 // variables returns the variables that the value of an edge may be a handle to.
 func (t *trace) variables(b *body, e edge) (ids []int) {
-	if e.node < 0 && (e == nowhere || e.arg() >= len(b.args) || !b.args[e.arg()].handle) {
+	if e.node < 0 && (e == nowhere || e.arg() >= len(b.handles) || !b.handles[e.arg()]) {
 		return nil
 	}
 	for _, p := range t.origins(b, e) {

@@ -50,11 +50,7 @@ func TestUnsafeOperationsAreFoundWhereverTheyHide(t *testing.T) {
 		"gradient":           {call("SymbolicGradient", attrs{"f": function("fine")}), true},
 		"unknown alone":      {call("SomeCustomOp", nil), true},
 		"file as memory":     {call("ImmutableConst", attrs{"memory_region_name": text("/etc/passwd")}), true},
-		"sampler":            {call("FixedUnigramCandidateSampler", nil), false},
-		"sampler of a file":  {call("FixedUnigramCandidateSampler", attrs{"vocab_file": text("/etc/passwd")}), true},
-		"message":            {call("DecodeProtoV2", attrs{"descriptor_source": text("local://")}), false},
-		"message in bytes":   {call("EncodeProto", attrs{"descriptor_source": text("bytes://x")}), false},
-		"message in a file":  {call("DecodeProtoV2", attrs{"descriptor_source": text("/etc/passwd")}), true},
+		"message":            {call("DecodeProtoV2", attrs{"descriptor_source": text("local://")}), true},
 		"print to terminal":  {trainer(nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": text("stderr")})), false},
 		"print to a file": {trainer(nil, nodeDef("p", "PrintV2", nil, attrs{"output_stream": text("file:///tmp/x")})),
 			true},
@@ -125,29 +121,6 @@ func TestSaverMayDoNothingButSave(t *testing.T) {
 	m := read(t, meta)
 	require.Equal(t, []string{"error unsafe-op WriteFile"}, brief(m.Problems))
 	require.Contains(t, m.Problems[0].Message, "the model's saver")
-}
-
-func TestCacheInFile(t *testing.T) {
-	encoded := constant("")
-	encoded.GetTensor().TensorContent = []byte("\x0a/tmp/cache")
-	for name, c := range map[string]struct {
-		file  attrs
-		op    string
-		found bool
-	}{
-		"memory":   {attrs{"value": constant("")}, "Const", false},
-		"encoded":  {attrs{"value": encoded}, "Const", true},
-		"file":     {attrs{"value": constant("/tmp/cache")}, "Const", true},
-		"computed": {nil, "StringJoin", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cache := def("f", []string{"name"}, nil, nodeDef("i", "Identity", []string{"name"}, nil),
-				nodeDef("c", "CacheDataset", []string{"name", "i:output:0"}, nil))
-			m := read(t, trainer([]*tfproto.FunctionDef{cache}, nodeDef("name", c.op, nil, c.file),
-				nodeDef("call", "PartitionedCall", []string{"name"}, attrs{"f": function("f")})))
-			require.Equal(t, c.found, m.CheckTrainable(false) != nil)
-		})
-	}
 }
 
 // A vocabulary may be read from an asset of the model, whose path arrives directly or through a variable.
@@ -369,8 +342,6 @@ func TestUnfitVariantsAreNotUsed(t *testing.T) {
 		"evaluate without the input": {map[string]*tfproto.SignatureDef{"evaluate": sig(infos{"z": info("x:0", float, -1, 3)},
 			loss)},
 			[]string{"warning unusable-signature evaluate"}, "it has no input x"},
-		"sync without group": {map[string]*tfproto.SignatureDef{"train_sync": sig(x, loss)},
-			[]string{"warning unusable-signature train_sync"}, "no input group_size"},
 		"gradients without apply": {map[string]*tfproto.SignatureDef{"gradients": sig(x, loss)},
 			[]string{"warning unusable-signature gradients"}, "no signature apply"},
 		"apply without gradients": {map[string]*tfproto.SignatureDef{"apply": sig(nil, loss)},
@@ -404,11 +375,8 @@ func TestUnfitVariantsAreNotUsed(t *testing.T) {
 	}
 	meta := trainer(nil)
 	meta.SignatureDef["accumulate"], meta.SignatureDef["apply"] = sig(x, loss), sig(nil, loss)
-	meta.SignatureDef["train_sync"] = sig(infos{"x": x["x"], "group_size": info("x:0", tfproto.DataType_DT_INT32)},
-		loss)
 	m := read(t, meta)
-	require.Equal(t, Roles{Train: "train", TrainSync: "train_sync", Gradients: "accumulate", Accumulate: "accumulate",
-		Apply: "apply"}, m.Roles)
+	require.Equal(t, Roles{Train: "train", Gradients: "accumulate", Apply: "apply"}, m.Roles)
 	require.Empty(t, m.Problems)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/graphdef"
 	"steadyfit/internal/manifest"
 	"steadyfit/internal/tfproto"
 	"steadyfit/option"
@@ -67,7 +68,7 @@ type Model struct {
 
 // knowledge has the facts of the graph, from which roles and problems are derived.
 type knowledge struct {
-	vars      []*variable
+	vars      []*Variable
 	signature map[string]facts
 	// load are the facts of loading the model without restoring its variables. save and restore
 	// are the facts of the saver.
@@ -153,6 +154,16 @@ func (v Variable) Bytes() int64 {
 		n *= d
 	}
 	return n
+}
+
+// HandleAttrs returns the attributes of an operation VarHandleOp that refers to the variable.
+func (v Variable) HandleAttrs() graphdef.Attrs {
+	shape := graphdef.AnyShape()
+	if !v.UnknownRank {
+		shape = graphdef.Shape(v.Shape)
+	}
+	return graphdef.Attrs{"dtype": graphdef.Type(v.DType), "shape": shape,
+		"shared_name": graphdef.Text(v.Name), "container": graphdef.Text(v.Container)}
 }
 
 // WeightBytes returns the total size of the variables for which Variable.Weight is true; 0 if there

@@ -116,7 +116,7 @@ func TestRoles(t *testing.T) {
 		},
 		"keras":       {Train: "train", Predict: "serving_default"},
 		"twoinputs":   {Train: "train", Gradients: "gradients", Apply: "apply"},
-		"ondevice":    {Train: "learn", Predict: "infer", Save: "save", Restore: "restore"},
+		"ondevice":    {Train: "learn", Predict: "infer"},
 		"weightsonly": {Train: "learn", Predict: "infer"},
 		"predictonly": {Predict: "serving_default"},
 	} {

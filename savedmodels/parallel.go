@@ -121,7 +121,7 @@ type parallel struct {
 
 // exchanged is a variable that the ranks exchange in a step.
 type exchanged struct {
-	*variable
+	*Variable
 	id int
 	as dtype.DType // the type of the sum
 	// mean is true for a variable that is averaged instead of summed. first is true for a variable
@@ -136,20 +136,20 @@ func (p *parallel) choose(of, then *Signature, inexact bool) (list []*exchanged,
 	running := k.signature[p.model.Roles.ResetMetrics].changed()
 	cleared := k.signature[then.Name].changed()
 	for _, id := range slices.Sorted(maps.Keys(k.signature[of.Name].changed())) {
-		e := &exchanged{variable: p.graph.vars[id], id: id, running: running[id] && !cleared[id]}
+		e := &exchanged{Variable: p.graph.vars[id], id: id, running: running[id] && !cleared[id]}
 		var known bool
-		e.as, known = reducible[e.dtype]
+		e.as, known = reducible[e.DType]
 		differs := !cleared[id] && !e.running
-		e.mean = differs && slices.Contains(floats, e.dtype)
+		e.mean = differs && slices.Contains(floats, e.DType)
 		e.first = differs && !e.mean
 		switch {
 		case differs && !inexact:
 			return nil, option.Errorf("signature %s changes variable %s, so the ranks would differ; "+
-				"{Options.AllowInexactSplit} accepts that", of.Name, e.name)
+				"{Options.AllowInexactSplit} accepts that", of.Name, e.Name)
 		case !known:
-			return nil, fmt.Errorf("variable %s, which signature %s changes, has the type %s", e.name, of.Name, e.dtype)
-		case e.unknown || slices.ContainsFunc(e.shape, func(d int64) bool { return d < 0 }):
-			return nil, fmt.Errorf("variable %s, which signature %s changes, has no fixed shape", e.name, of.Name)
+			return nil, fmt.Errorf("variable %s, which signature %s changes, has the type %s", e.Name, of.Name, e.DType)
+		case e.UnknownRank || slices.ContainsFunc(e.Shape, func(d int64) bool { return d < 0 }):
+			return nil, fmt.Errorf("variable %s, which signature %s changes, has no fixed shape", e.Name, of.Name)
 		}
 		list = append(list, e)
 	}
@@ -293,28 +293,23 @@ func shareSize(of *Signature) int64 { return int64(contract.ShareResults + len(o
 func (p *parallel) handles(g *subgraph, list []*exchanged) (prepared []string) {
 	for i, e := range list {
 		id := strconv.Itoa(i)
-		e.handle = g.add("handle"+id, "VarHandleOp", graphdef.Attrs{
-			"dtype": graphdef.Type(e.dtype), "shape": graphdef.Shape(e.shape), "shared_name": graphdef.Text(e.name),
-			"container": graphdef.Text(e.container),
-		})
+		e.handle = g.add("handle"+id, "VarHandleOp", e.HandleAttrs())
 		if e.running && p.rank > 0 {
-			g.Constant(g.prefix+"zero"+id, e.dtype, make([]byte, e.bytes()), e.shape...)
-			prepared = append(prepared, g.add("clear"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)},
+			g.Constant(g.prefix+"zero"+id, e.DType, make([]byte, e.Bytes()), e.Shape...)
+			prepared = append(prepared, g.add("clear"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.DType)},
 				e.handle, g.prefix+"zero"+id))
 		}
-		if e.first && p.rank > 0 && e.dtype == dtype.Uint32 && slices.Equal(e.shape, []int64{2}) {
+		if e.first && p.rank > 0 && e.DType == dtype.Uint32 && slices.Equal(e.Shape, []int64{2}) {
 			offset := binary.LittleEndian.AppendUint64(nil, uint64(uint32(p.rank)*0x9e3779b9))
-			g.Constant(g.prefix+"offset"+id, e.dtype, offset, 2)
-			read := g.add("seed"+id, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle)
-			seed := g.add("seeded"+id, "AddV2", graphdef.Attrs{"T": graphdef.Type(e.dtype)}, read, g.prefix+"offset"+id)
-			prepared = append(prepared, g.add("reseed"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)},
+			g.Constant(g.prefix+"offset"+id, e.DType, offset, 2)
+			read := g.add("seed"+id, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.DType)}, e.handle)
+			seed := g.add("seeded"+id, "AddV2", graphdef.Attrs{"T": graphdef.Type(e.DType)}, read, g.prefix+"offset"+id)
+			prepared = append(prepared, g.add("reseed"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.DType)},
 				e.handle, seed))
 		}
 	}
 	return prepared
 }
-
-func (e *exchanged) bytes() int64 { return Variable{DType: e.dtype, Shape: e.shape}.Bytes() }
 
 // copy adds a copy of a signature, whose operations run after those in after.
 func (p *parallel) copy(s *Signature, prefix string, after ...string) {
@@ -373,10 +368,10 @@ func groupsOf(list []*exchanged) []*group {
 	small := map[dtype.DType]*group{dtype.Float32: groups[0]}
 	for _, e := range list {
 		to := small[e.as]
-		if to == nil || e.bytes() >= largeVariable {
+		if to == nil || e.Bytes() >= largeVariable {
 			to = &group{as: e.as}
 			groups = append(groups, to)
-			if e.bytes() < largeVariable {
+			if e.Bytes() < largeVariable {
 				small[e.as] = to
 			}
 		}
@@ -400,9 +395,9 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		var sizes []int64
 		for j, e := range group.vars {
 			at := fmt.Sprintf("%s_%d", id, j)
-			value := g.add("read"+at, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.dtype)},
+			value := g.add("read"+at, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(e.DType)},
 				append([]string{e.handle}, after...)...)
-			value = g.reshape("vector"+at, g.convert("bits"+at, value, e.dtype, d), d, flat)
+			value = g.reshape("vector"+at, g.convert("bits"+at, value, e.DType, d), d, flat)
 			switch {
 			case e.first && p.rank > 0:
 				value = g.add("none"+at, "ZerosLike", graphdef.Attrs{"T": graphdef.Type(d)}, value)
@@ -410,7 +405,7 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 				value = g.add("part"+at, "RealDiv", graphdef.Attrs{"T": graphdef.Type(d)}, value,
 					g.cast("ranks"+at, size, dtype.Int32, d))
 			}
-			vectors, sizes = append(vectors, value), append(sizes, e.bytes()/int64(e.dtype.Size()))
+			vectors, sizes = append(vectors, value), append(sizes, e.Bytes()/int64(e.DType.Size()))
 		}
 		if group.shares {
 			vectors, sizes = append(vectors, share), append(sizes, int64(p.ranks)*width)
@@ -431,9 +426,9 @@ func (p *parallel) exchange(g *subgraph, share string, width int64, list []*exch
 		}
 		for j, e := range group.vars {
 			at := fmt.Sprintf("%s_%d", id, j)
-			value := g.reshape("value"+at, sums[j], d, g.integers("shape"+at, e.shape, int64(len(e.shape))))
+			value := g.reshape("value"+at, sums[j], d, g.integers("shape"+at, e.Shape, int64(len(e.Shape))))
 			assigned = append(assigned, "^"+g.add("assign"+at, "AssignVariableOp",
-				graphdef.Attrs{"dtype": graphdef.Type(e.dtype)}, e.handle, g.convert("own"+at, value, d, e.dtype)))
+				graphdef.Attrs{"dtype": graphdef.Type(e.DType)}, e.handle, g.convert("own"+at, value, d, e.DType)))
 		}
 		if group.shares {
 			shares = g.reshape("shares", sums[len(group.vars)], d, flat)

@@ -85,7 +85,7 @@ func (d *division) argument(s *Signature, a flatArg) (kind, *Tensor) {
 	}
 	if n.variable >= 0 {
 		v := d.graph.vars[n.variable]
-		if d.frozen[[2]string{v.container, v.name}] {
+		if d.frozen[[2]string{v.Container, v.Name}] {
 			return frozen, nil
 		}
 		return live, nil

@@ -21,9 +21,8 @@ type Roles struct {
 	Predict string `json:"predict"`
 	// Gradients sums the gradients of micro-batches: gradients or accumulate. Apply updates the
 	// weights with the sum: apply. A model needs both.
-	Gradients  string `json:"gradients"`
-	Accumulate string `json:"accumulate"` // the name of Gradients, if it is accumulate
-	Apply      string `json:"apply"`
+	Gradients string `json:"gradients"`
+	Apply     string `json:"apply"`
 	// SetLearningRate sets the learning rate: set_learning_rate.
 	SetLearningRate string `json:"set_learning_rate"`
 	// ResetMetrics resets running metrics before an epoch or an evaluation: reset_metrics. Its
@@ -32,16 +31,10 @@ type Roles struct {
 	// Finalize gives the weights their final values after training, such as moving averages:
 	// finalize.
 	Finalize string `json:"finalize"`
-	// Save and Restore save and restore the variables: save and restore. They must cover all
-	// variables that training uses. Model.Saver has priority.
-	Save    string `json:"save"`
-	Restore string `json:"restore"`
 	// TrainXLA and TrainNXLA are Train and TrainN compiled by XLA for fixed shapes: train_xla
 	// and train_n_xla.
 	TrainXLA  string `json:"train_xla"`
 	TrainNXLA string `json:"train_n_xla"`
-	// TrainSync runs one step together with other workers: train_sync.
-	TrainSync string `json:"train_sync"`
 }
 
 // The signature names for a role, in order of preference.
@@ -54,8 +47,8 @@ var (
 
 // Only returns the roles without the signatures that are not in names.
 func (r Roles) Only(names []string) Roles {
-	for _, role := range []*string{&r.Train, &r.TrainN, &r.Evaluate, &r.Predict, &r.Gradients, &r.Accumulate, &r.Apply,
-		&r.SetLearningRate, &r.ResetMetrics, &r.Finalize, &r.Save, &r.Restore, &r.TrainXLA, &r.TrainNXLA, &r.TrainSync} {
+	for _, role := range []*string{&r.Train, &r.TrainN, &r.Evaluate, &r.Predict, &r.Gradients, &r.Apply,
+		&r.SetLearningRate, &r.ResetMetrics, &r.Finalize, &r.TrainXLA, &r.TrainNXLA} {
 		if !slices.Contains(names, *role) {
 			*role = ""
 		}
@@ -65,10 +58,10 @@ func (r Roles) Only(names []string) Roles {
 
 // Training returns the names of the signatures that change the model, without duplicates.
 func (r Roles) Training() []string {
-	return unique(r.Train, r.TrainN, r.TrainXLA, r.TrainNXLA, r.TrainSync, r.Gradients, r.Apply)
+	return unique(r.Train, r.TrainN, r.TrainXLA, r.TrainNXLA, r.Gradients, r.Apply)
 }
 
-// used returns the names of all signatures except Save and Restore, without duplicates.
+// used returns the names of all signatures, without duplicates.
 func (r Roles) used() []string {
 	return unique(append(r.Training(), r.Evaluate, r.Predict, r.SetLearningRate, r.ResetMetrics, r.Finalize)...)
 }
@@ -123,14 +116,7 @@ func (j *judgement) resolve() {
 	r.TrainN = j.take("train_n", func(v *Signature) string { return v.differs(s, 1) })
 	r.TrainXLA = j.takeCompiled(r.Train)
 	r.TrainNXLA = j.takeCompiled(r.TrainN)
-	r.TrainSync = j.take("train_sync", func(v *Signature) string {
-		if !v.Takes(contract.InputGroupSize) {
-			return "it has no input " + contract.InputGroupSize
-		}
-		return same(v)
-	})
 	j.resolveMicroBatches(same)
-	j.resolveSaving()
 }
 
 // take returns name if wrong accepts that signature by returning "". Otherwise it reports the
@@ -184,24 +170,9 @@ func (j *judgement) resolveMicroBatches(same func(*Signature) string) {
 				return "it takes data: " + d[0].Name
 			}
 			return ""
-		}); r.Apply == "" {
-			return
+		}); r.Apply != "" {
+			r.Gradients = gradients
 		}
-		if r.Gradients = gradients; gradients == "accumulate" {
-			r.Accumulate = gradients
-		}
-	}
-}
-
-// resolveSaving chooses the signatures save and restore if they cover all variables that
-// training uses.
-func (j *judgement) resolveSaving() {
-	if j.find("save") == nil || j.find("restore") == nil {
-		return
-	}
-	uses := j.known.of(j.roles.Training(), func(f facts) set { return f.read })
-	if len(uses.minus(j.known.signature["save"].read)) == 0 && len(uses.minus(j.known.signature["restore"].written)) == 0 {
-		j.roles.Save, j.roles.Restore = "save", "restore"
 	}
 }
 

@@ -48,7 +48,7 @@ func (p *parallel) checkSums(part *part, list []*exchanged) error {
 			}
 			if !ok {
 				return fmt.Errorf("%s (%s) changes variable %s, which is the sum over micro-batches, other than by adding to it",
-					op.def.GetName(), name, p.graph.vars[max(id, 0)].name)
+					op.def.GetName(), name, p.graph.vars[max(id, 0)].Name)
 			}
 		}
 	}

@@ -108,12 +108,10 @@ func (r Roles) uses() [][2]string {
 	return [][2]string{
 		{"train one step", r.Train}, {"the same, compiled", r.TrainXLA},
 		{"train several steps per execution", r.TrainN}, {"the same, compiled", r.TrainNXLA},
-		{"train with other workers", r.TrainSync},
 		{"gradients of a micro-batch", r.Gradients}, {"apply the gradients", r.Apply},
 		{"evaluate", r.Evaluate}, {"predict", r.Predict},
 		{"set the learning rate", r.SetLearningRate},
 		{"reset the metrics", r.ResetMetrics}, {"finish the training", r.Finalize},
-		{"save", r.Save}, {"restore", r.Restore},
 	}
 }
 

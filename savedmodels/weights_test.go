@@ -28,7 +28,7 @@ func TestCheckUnchanged(t *testing.T) {
 		}, ErrNotSavedModel},
 		"replaced": {func(dir string) error { return os.WriteFile(filepath.Join(dir, modelFile), []byte("x"), 0o600) },
 			ErrChanged},
-		"no program":   {func(dir string) error { return os.Remove(filepath.Join(dir, modelFile)) }, fs.ErrNotExist},
+		"no program":   {func(dir string) error { return os.Remove(filepath.Join(dir, modelFile)) }, ErrNotSavedModel},
 		"no weights":   {func(dir string) error { return os.RemoveAll(filepath.Join(dir, "variables")) }, ErrNotSavedModel},
 		"nothing left": {os.RemoveAll, fs.ErrNotExist},
 	} {

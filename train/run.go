@@ -404,7 +404,7 @@ func (t *training) openTuned(ctx context.Context) (err error) {
 // signatures returns the signatures that this training runs.
 func (t *training) signatures() []string {
 	r, o := t.plan.Roles(), t.Session
-	names := []string{r.Train, r.SetLearningRate, r.ResetMetrics, r.Finalize, r.Save, r.Restore}
+	names := []string{r.Train, r.SetLearningRate, r.ResetMetrics, r.Finalize}
 	if t.Loop.Validation != nil {
 		names = append(names, r.Evaluate)
 	}
