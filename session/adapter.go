@@ -66,9 +66,6 @@ const (
 	sumKey        = "sha256" // hash of all values, in their order; optional when reading
 )
 
-// maxRecord limits the size of Adapter.Record in the header.
-const maxRecord = 1 << 20
-
 // ReadAdapter reads the adapter for a model from a folder. A folder without an adapter is
 // fs.ErrNotExist. A damaged file, and an adapter that does not fit the model (CheckAdapter), are
 // ErrMismatch.
@@ -102,12 +99,11 @@ func ReadAdapter(dir string, model *savedmodels.Model) (*Adapter, error) {
 }
 
 // Write writes the adapter to a folder, which it makes. Write replaces an adapter in the folder: a
-// crash leaves the old one or the new one. A Record of 1 MiB or more as JSON is left out. A table with
-// 100,000 columns has such a record.
+// crash leaves the old one or the new one.
 func (a *Adapter) Write(dir string) error {
 	metadata := map[string]string{formatKey: adapterFormat, baseKey: a.Base}
 	record, err := json.Marshal(a.Record)
-	if err == nil && a.Record != nil && len(record) > len("{}") && len(record) < maxRecord {
+	if err == nil && a.Record != nil && len(record) > len("{}") {
 		metadata[recordKey] = string(record)
 	}
 	var raw []byte

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
-	"steadyfit/internal/bundle"
 	"steadyfit/internal/graphdef"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -17,7 +17,8 @@ import (
 type Frozen interface {
 	// Bytes returns the memory that the state takes if all variables change.
 	Bytes() int64
-	// Save writes the files of Session.Save. After Close of the session, it returns tfbind.ErrClosed.
+	// Save writes the variables like Session.Save, without the description of Python objects. After Close of the
+	// session, it returns tfbind.ErrClosed.
 	Save(prefix string) error
 	// Close frees the state.
 	Close() error
@@ -27,28 +28,35 @@ type Frozen interface {
 // it shares memory with the variables until training changes them. The result is nil if only Save
 // can write the state: for a rank of a cluster, and for a model whose saver saves more than variables.
 func (s *Session) Freeze(ctx context.Context) (Frozen, error) {
-	if s.rank != nil || s.model.Saver == nil {
+	if s.rank != nil || !hasKeys(s.model) {
 		return nil, nil
 	}
 	return s.freeze(ctx)
 }
 
+// hasKeys reports whether the names of all variables in checkpoints are known, and checkpoints have nothing else.
+func hasKeys(m *savedmodels.Model) bool { return m.ByKey || m.Base != "" }
+
 func (s *Session) freeze(ctx context.Context) (Frozen, error) {
 	w := &s.writer
-	if err := w.open(s.config, w.define(s.model)); err != nil || !w.complete {
+	if err := w.open(slices.Concat(s.config, oneThread), w.define(s.model)); err != nil {
 		return nil, err
 	}
 	p, err := s.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return frozen{p, w, &s.saves}, nil
+	return frozen{p, w}, nil
 }
+
+// oneThread is a serialized tensorflow.ConfigProto with inter_op_parallelism_threads (5) = 1 and
+// use_per_session_threads (9) = true. SaveV2 of TensorFlow 2.21 fills a buffer of 8 MiB, and the arena of glibc's
+// malloc that its thread uses keeps it after the first save. With saves in many threads, each arena would keep one.
+var oneThread = []byte{5 << 3, 1, 9 << 3, 1}
 
 type frozen struct {
 	*Snapshot
 	writer *stateWriter
-	thread *thread
 }
 
 func (f frozen) Save(prefix string) error {
@@ -58,15 +66,10 @@ func (f frozen) Save(prefix string) error {
 	}
 	err := withFiles(prefix, func(name *tfbind.Tensor) (err error) {
 		feeds := tfbind.Feeds{w.prefix: name}
-		if w.objects != nil {
-			feeds[w.last] = w.objects
-		}
 		for i, v := range f.values {
 			feeds[w.values[i]] = v
 		}
-		f.thread.run(func() {
-			_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}, Proto: callerRuns})
-		})
+		_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}})
 		return err
 	})
 	if err = saveError(prefix, w.variables, err); err != nil && !errors.As(err, new(*SaveError)) {
@@ -82,14 +85,6 @@ type stateWriter struct {
 	variables []savedmodels.Variable
 	prefix    tfbind.Output
 	values    []tfbind.Output
-	// last is the checkpoint entry after the variables: the entry that names the hash of the frozen
-	// variables (baseMark), or without frozen variables the description of the Python objects.
-	// objects is the value of that description, which comes from the model's own weights.
-	last    tfbind.Output
-	objects *tfbind.Tensor
-	// complete is false if the model's saver saves other entries, or if the model's own weights
-	// cannot be read.
-	complete bool
 }
 
 // define adds one SaveV2 operation. SaveV2 writes one data file under a temporary name and renames
@@ -97,64 +92,24 @@ type stateWriter struct {
 func (w *stateWriter) define(m *savedmodels.Model) func(*graphdef.Graph) (find func()) {
 	return func(g *graphdef.Graph) func() {
 		vars, changing := stateVariables(m)
-		base := m.Base
-		if base != "" {
-			vars = vars[:changing]
-		}
-		w.model, w.variables, w.values = m, vars, nil
-		var keys []string
-		var types []tfbind.DType
-		inputs := []string{"prefix", "keys", "whole"}
-		for i, v := range vars {
+		w.model, w.variables, w.values = m, vars[:changing], nil
+		keys, types := []string{baseMark + m.Base}, []tfbind.DType{tfbind.Int64}
+		inputs := []string{"prefix", "keys", "whole", "mark"}
+		for i, v := range w.variables {
 			id := "value" + strconv.Itoa(i)
 			g.Placeholder(id, v.DType)
 			keys, types, inputs = append(keys, v.Key), append(types, v.DType), append(inputs, id)
 		}
-		g.Placeholder("prefix", tfbind.String)
-		if base != "" {
-			g.Number("last", 1)
-			keys, types = append(keys, baseMark+base), append(types, tfbind.Int64)
-		} else {
-			g.Texts("objectkey", bundle.ObjectGraph).Texts("objectwhole", "").
-				Add("last", "RestoreV2", graphdef.Attrs{"dtypes": graphdef.Types([]tfbind.DType{tfbind.String})}, "prefix",
-					"objectkey", "objectwhole")
-			keys, types = append(keys, bundle.ObjectGraph), append(types, tfbind.String)
-		}
-		g.Texts("keys", keys...).Texts("whole", make([]string, len(keys))...).
-			Add("save", "SaveV2", graphdef.Attrs{"dtypes": graphdef.Types(types)}, append(inputs, "last")...)
+		g.Placeholder("prefix", tfbind.String).Number("mark", 1).
+			Texts("keys", keys...).Texts("whole", make([]string, len(keys))...).
+			Add("save", "SaveV2", graphdef.Attrs{"dtypes": graphdef.Types(types)}, inputs...)
 		return w.find
 	}
 }
 
 func (w *stateWriter) find() {
-	w.prefix, w.last = w.output("prefix"), w.output("last")
+	w.prefix = w.output("prefix")
 	for i := range w.variables {
 		w.values = append(w.values, w.output("value"+strconv.Itoa(i)))
 	}
-	if w.complete = w.model.Base != ""; w.complete || w.err != nil {
-		return
-	}
-	own := ownWeights(w.model)
-	saved, err := bundle.Read(own)
-	for _, v := range w.variables {
-		if _, ok := saved[v.Key]; !ok {
-			return
-		}
-		delete(saved, v.Key)
-	}
-	if err != nil || len(saved) > 0 {
-		return
-	}
-	w.complete = withFiles(own, func(name *tfbind.Tensor) error {
-		found, err := w.tf.Run(context.Background(), tfbind.Feeds{w.prefix: name}, []tfbind.Output{w.last},
-			tfbind.RunOptions{Proto: callerRuns})
-		if err == nil {
-			w.objects = found[0]
-		}
-		return err
-	}) == nil
-}
-
-func (w *stateWriter) close() error {
-	return errors.Join(w.side.close(), w.objects.Close())
 }

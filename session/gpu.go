@@ -3,7 +3,6 @@ package session
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"steadyfit/gpuopts"
@@ -48,25 +47,25 @@ func ResolvePrecision(o *gpuopts.Options) (warning *option.Error, err error) {
 	if o.Precision != gpuopts.Float16 {
 		return nil, nil
 	}
-	resolved := *o
-	resolved.Precision = ""
-	types, err := deviceTypes(resolved)
+	plain := *o
+	plain.Precision = ""
+	devices, err := devicesOf(plain)
 	switch {
 	case err != nil:
 		return nil, option.Errorf("{Options.Precision %s}: looking for a GPU: %w", gpuopts.Float16, err)
-	case slices.Contains(types, "GPU"):
+	case resolved.HasGPU(devices):
 		o.Precision = gpuopts.Float16GPU
 		return nil, nil
 	}
 	o.Precision = gpuopts.Float16CPU
 	return &option.Error{Option: "Options.Precision", Value: gpuopts.Float16,
 		Reason: fmt.Sprintf("%v, only %s, and emulates float16 there with float32, which is slow", ErrNoGPU,
-			strings.Join(types, ", ")),
+			strings.Join(resolved.ShortNames(devices), ", ")),
 		Fix: "use {Options.Precision bfloat16}"}, nil
 }
 
-// deviceTypes returns the sorted types of TensorFlow's devices, such as "CPU".
-func deviceTypes(o gpuopts.Options) (types []string, err error) {
+// devicesOf returns TensorFlow's devices.
+func devicesOf(o gpuopts.Options) ([]tfbind.Device, error) {
 	config, err := o.ConfigProto()
 	if err != nil {
 		return nil, err
@@ -74,25 +73,12 @@ func deviceTypes(o gpuopts.Options) (types []string, err error) {
 	if err := settle(o, config); err != nil {
 		return nil, err
 	}
-	graph, err := tfbind.NewGraph()
-	if err != nil {
-		return nil, err
-	}
-	defer graph.Close()
-	s, err := tfbind.NewSession(graph, config)
+	s, err := tfbind.NewSession(nil, config)
 	if err != nil {
 		return nil, gpuError(o, err)
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
 	devices, err := s.Devices()
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range devices {
-		types = append(types, d.Type)
-	}
-	slices.Sort(types)
-	return slices.Compact(types), nil
+	return devices, errors.Join(err, s.Close())
 }
 
 // gpuError explains TensorFlow's error for a new session. It returns ErrNoGPU if a requested GPU is

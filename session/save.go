@@ -52,12 +52,11 @@ func (s *Session) saveAll(ctx context.Context, prefix string) error {
 	_, there := os.Lstat(temp)
 	var out tfbind.Results
 	err = withFiles(prefix, func(name *tfbind.Tensor) (err error) {
-		s.saves.run(func() {
-			out, err = s.tf.Run(ctx, tfbind.Feeds{input: name}, []tfbind.Output{target},
-				tfbind.RunOptions{Proto: inCaller(s.tf)})
-		})
+		out, err = s.tf.Run(ctx, tfbind.Feeds{input: name}, []tfbind.Output{target},
+			tfbind.RunOptions{Proto: inCaller(s.tf)})
 		return err
 	})
+	tfbind.TrimMalloc() // see oneThread
 	if err == nil {
 		return out.Close()
 	}
@@ -80,8 +79,11 @@ func (s *Session) Restore(ctx context.Context, prefix string) (err error) {
 	}
 	switch {
 	case errors.Is(err, ErrMismatch): // TensorFlow reports what cannot be read, or reads remote files
-	case s.model.ByKey || s.model.Base != "":
-		err = s.restoreGroups(ctx, s.tf, prefix, changingGroup)
+	case hasKeys(s.model):
+		var o *stateOps
+		if o, err = s.stateOperations(); err == nil {
+			err = restore(ctx, s.tf, prefix, o.prefix, o.writes[:o.changing]...)
+		}
 	default:
 		err = s.restoreBySaver(ctx, s.tf, prefix)
 	}

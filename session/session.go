@@ -102,7 +102,6 @@ type Session struct {
 	gpu    *gpu.Meter
 	jpeg   jpegDecoder
 	writer stateWriter
-	saves  thread
 	native
 }
 
@@ -113,7 +112,7 @@ type native struct {
 	compiled        *runner   // the XLA-compiled form of train; nil if unused
 	stacker         *stacker  // nil if steps run one by one
 	split           *splitter // nil until SetMicroBatches needs it
-	state           *stateOps // nil until the first snapshot
+	state           *stateOps // nil until it is needed
 	setRate         *Step     // signature set_learning_rate; nil until it is used
 	resetMetrics    *Step     // nil if there is no such signature
 	rank            rankNative
@@ -219,17 +218,18 @@ func (s *Session) load() error {
 		return tfbind.ErrClosed
 	}
 	n := native{}
-	var err error
-	if n.tf, err = s.loadModel(); err == nil {
-		if err = s.prepareRoles(&n); err == nil {
-			err = s.prepareRanks(&n)
-		}
-		if err == nil {
-			s.native = n
-			return nil
-		}
-		err = errors.Join(err, n.close())
+	err := s.loadModel(&n)
+	if err == nil {
+		err = s.prepareRoles(&n)
 	}
+	if err == nil {
+		err = s.prepareRanks(&n)
+	}
+	if err == nil {
+		s.native = n
+		return nil
+	}
+	err = errors.Join(err, n.close())
 	s.closed = true
 	if errors.Is(err, &tfbind.Error{Code: "DATA_LOSS"}) {
 		err = fmt.Errorf("%w; a file of the model in %s is damaged: copy or export it again", err, s.model.Dir)
@@ -311,7 +311,6 @@ func (s *Session) Close() error {
 		return nil
 	}
 	err := errors.Join(s.jpeg.close(), s.writer.close()) // also those of a session that a failed reset has closed
-	s.saves.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

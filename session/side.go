@@ -15,7 +15,6 @@ type side struct {
 	mu     sync.Mutex
 	opened bool
 	err    error // the error of output, or ErrClosed
-	graph  *tfbind.Graph
 	tf     *tfbind.Session
 }
 
@@ -38,8 +37,8 @@ func (d *side) open(config []byte, define func(*graphdef.Graph) (find func())) e
 		err = d.err
 	}
 	if err != nil {
-		err = errors.Join(err, d.tf.Close(), d.graph.Close())
-		d.err, d.tf, d.graph = nil, nil, nil
+		err = errors.Join(err, d.tf.Close())
+		d.err, d.tf = nil, nil
 		return err
 	}
 	d.opened = true
@@ -48,11 +47,8 @@ func (d *side) open(config []byte, define func(*graphdef.Graph) (find func())) e
 
 // load makes the native session of a serialized graph.
 func (d *side) load(def, config []byte) (err error) {
-	if d.graph, err = tfbind.NewGraph(); err == nil {
-		err = d.graph.Import(def, "")
-	}
-	if err == nil {
-		d.tf, err = tfbind.NewSession(d.graph, config)
+	if d.tf, err = tfbind.NewSession(nil, config); err == nil {
+		err = d.tf.Graph().Import(def, "")
 	}
 	return err
 }
@@ -62,7 +58,7 @@ func (d *side) output(name string) (o tfbind.Output) {
 	if d.err != nil {
 		return o
 	}
-	o, err := d.graph.Output(name)
+	o, err := d.tf.Graph().Output(name)
 	if err != nil {
 		d.err = fmt.Errorf("tensor %q: %w", name, err)
 	}
@@ -73,5 +69,5 @@ func (d *side) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.opened, d.err = true, tfbind.ErrClosed
-	return errors.Join(d.tf.Close(), d.graph.Close())
+	return d.tf.Close()
 }

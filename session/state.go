@@ -19,8 +19,8 @@ import (
 
 // A model with frozen variables has a state of two parts. Save and Snapshot hold only the variables
 // that its signatures change. The model's own files have the frozen ones. A file of Save has the
-// hash of the frozen variables (savedmodels.Model.Base) in the name of a tensor, where it can be
-// read without the values.
+// hash of the frozen variables (savedmodels.Model.Base), if any, in the name of a tensor, where it
+// can be read without the values.
 
 // baseMark begins the name of the tensor that marks files of Save; the hash follows.
 const baseMark = "steadyfit/base/"
@@ -72,24 +72,68 @@ type stateOps struct {
 	variables     []savedmodels.Variable
 	changing      int
 	reads, places []tfbind.Output
-	writes        []string // names of operations
+	// writes are the names of operations that set the variables to the values of places, or without these values,
+	// to those in the files whose prefix is fed to prefix.
+	writes []string
+	prefix tfbind.Output
 }
 
 // statePrefix is the prefix of the names of the operations that are added to a model's graph.
 const statePrefix = "steadyfit_state"
 
-// stateGraph returns the operations of stateOps.
+// stateGraph returns the operations of stateOps. A handle with the same name and container as one in the model's
+// graph refers to the same variable. The values of frozen variables, which files of Save lack, are read separately.
 func stateGraph(m *savedmodels.Model) (*graphdef.Graph, *stateOps) {
-	g, o := &graphdef.Graph{}, &stateOps{}
+	g, o := (&graphdef.Graph{}).Placeholder("prefix", tfbind.String), &stateOps{}
 	o.variables, o.changing = stateVariables(m)
-	for i, v := range o.variables {
-		id := strconv.Itoa(i)
-		g.Add("handle"+id, "VarHandleOp", handleAttrs(v)).
-			Add("read"+id, "ReadVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id).
-			Placeholder("value"+id, v.DType).
-			Add("write"+id, "AssignVariableOp", graphdef.Attrs{"dtype": graphdef.Type(v.DType)}, "handle"+id, "value"+id)
+	for _, part := range [][2]int{{0, o.changing}, {o.changing, len(o.variables)}} {
+		restored := "restored" + strconv.Itoa(part[0])
+		var keys []string
+		var types []tfbind.DType
+		for i := part[0]; i < part[1]; i++ {
+			v, id := o.variables[i], strconv.Itoa(i)
+			typed := graphdef.Attrs{"dtype": graphdef.Type(v.DType)}
+			g.Add("handle"+id, "VarHandleOp", v.HandleAttrs()).
+				Add("read"+id, "ReadVariableOp", typed, "handle"+id).
+				Add("value"+id, "PlaceholderWithDefault", graphdef.Attrs{"dtype": graphdef.Type(v.DType),
+					"shape": graphdef.AnyShape()}, fmt.Sprintf("%s:%d", restored, len(keys))).
+				Add("write"+id, "AssignVariableOp", typed, "handle"+id, "value"+id)
+			keys, types = append(keys, v.Key), append(types, v.DType)
+		}
+		if len(keys) > 0 {
+			g.Texts(restored+"keys", keys...).Texts(restored+"whole", make([]string, len(keys))...).
+				Add(restored, "RestoreV2", graphdef.Attrs{"dtypes": graphdef.Types(types)}, "prefix", restored+"keys",
+					restored+"whole")
+		}
 	}
 	return g, o
+}
+
+// addState adds the operations to a graph.
+func addState(m *savedmodels.Model, graph *tfbind.Graph) (*stateOps, error) {
+	g, o := stateGraph(m)
+	def, err := g.Bytes()
+	if err == nil {
+		err = graph.Import(def, statePrefix)
+	}
+	if err == nil {
+		o.prefix, err = graph.Output(statePrefix + "/prefix")
+	}
+	for i := range o.variables {
+		if err != nil {
+			break
+		}
+		id := strconv.Itoa(i)
+		read, errRead := graph.Output(statePrefix + "/read" + id)
+		place, errPlace := graph.Output(statePrefix + "/value" + id)
+		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place),
+			append(o.writes, statePrefix+"/write"+id)
+		err = errors.Join(errRead, errPlace)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("operations for the state of a model: %w", err)
+	}
+	return o, nil
 }
 
 // stateOperations adds the operations to the graph at their first use.
@@ -97,29 +141,11 @@ func (s *Session) stateOperations() (*stateOps, error) {
 	if s.state != nil {
 		return s.state, nil
 	}
-	g, o := stateGraph(s.model)
-	def, err := g.Bytes()
-	if err != nil {
-		return nil, err
+	o, err := addState(s.model, s.tf.Graph())
+	if err == nil {
+		err = s.adopt(nil, func(n *native) { n.state = o })
 	}
-	graph := s.tf.Graph()
-	if err := graph.Import(def, statePrefix); err != nil {
-		return nil, fmt.Errorf("operations for snapshots: %w", err)
-	}
-	for i := range o.variables {
-		id := strconv.Itoa(i)
-		read, err := graph.Output(statePrefix + "/read" + id)
-		place, errPlace := graph.Output(statePrefix + "/value" + id)
-		if err := errors.Join(err, errPlace); err != nil {
-			return nil, err
-		}
-		o.reads, o.places, o.writes = append(o.reads, read), append(o.places, place),
-			append(o.writes, statePrefix+"/write"+id)
-	}
-	if err := s.adopt(nil, func(n *native) { n.state = o }); err != nil {
-		return nil, fmt.Errorf("operations for snapshots: %w", err)
-	}
-	return o, nil
+	return o, err
 }
 
 // runState runs operations of stateOps in the calling thread if possible: they do little work, and on a

@@ -3,14 +3,14 @@ package session
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/net/http2"
 
 	"steadyfit/cluster"
 	"steadyfit/internal/contract"
@@ -99,17 +99,16 @@ func (w *watch) close() {
 // follow keeps a connection to a rank. After the first answer, it sends the number of the rank to
 // the channel answers.
 func (w *watch) follow(rank int, answers chan<- int) {
-	for first := true; w.ctx.Err() == nil; {
-		conn, err := w.connect(rank)
+	answered := sync.OnceFunc(func() {
+		select {
+		case answers <- rank:
+		case <-w.ctx.Done():
+		}
+	})
+	for w.ctx.Err() == nil {
+		err := w.hold(w.cluster.Workers[rank], answered)
 		if err == nil {
-			if first {
-				first = false
-				select {
-				case answers <- rank:
-				case <-w.ctx.Done():
-				}
-			}
-			err = w.idle(conn)
+			continue
 		}
 		if w.joined.Load() {
 			w.cancel(lostRank(w.name(rank), err)) // does nothing after close
@@ -121,75 +120,32 @@ func (w *watch) follow(rank int, answers chan<- int) {
 	}
 }
 
-// connect opens a connection and waits until the server answers. All servers of TensorFlow
-// speak HTTP/2, in which the server begins with its settings.
-func (w *watch) connect(rank int) (*connection, error) {
-	dialer := net.Dialer{Timeout: w.timeout, KeepAliveConfig: net.KeepAliveConfig{
+// renewal is the time after which a connection is opened again. A server closes a connection on which its settings
+// are not acknowledged within a minute.
+const renewal = 20 * time.Second
+
+// hold opens a connection and calls answered when the server answers. All servers of TensorFlow speak HTTP/2, in
+// which the server begins with its settings. hold returns nil when the connection has to be renewed, and an error
+// when it ends.
+func (w *watch) hold(address string, answered func()) error {
+	limit := w.timeout / 2 // the connection before this one may have been silent, too
+	dialer := net.Dialer{Timeout: limit, KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: w.timeout / 4, Interval: w.timeout / 4, Count: 3,
 	}}
-	conn, err := dialer.DialContext(w.ctx, "tcp", w.cluster.Workers[rank])
-	if err != nil {
-		return nil, err
-	}
-	c := &connection{Conn: conn, frames: http2.NewFramer(conn, conn)}
-	c.stop = context.AfterFunc(w.ctx, func() { conn.Close() })
-	err = conn.SetDeadline(time.Now().Add(w.timeout))
-	if err == nil {
-		_, err = io.WriteString(conn, http2.ClientPreface)
-	}
-	if err == nil {
-		err = c.frames.WriteSettings()
-	}
-	if err == nil {
-		err = c.answer()
-	}
-	if err == nil {
-		err = conn.SetDeadline(time.Time{})
-	}
-	if err != nil {
-		c.close()
-		return nil, fmt.Errorf("the server does not answer: %w", err)
-	}
-	return c, nil
-}
-
-type connection struct {
-	net.Conn
-	frames *http2.Framer
-	stop   func() bool
-}
-
-func (c *connection) close() {
-	c.stop()
-	c.Close()
-}
-
-// answer reads a frame and acknowledges it. A server closes a connection on which its settings
-// are not acknowledged within a minute.
-func (c *connection) answer() error {
-	frame, err := c.frames.ReadFrame()
+	conn, err := dialer.DialContext(w.ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
-	switch f := frame.(type) {
-	case *http2.SettingsFrame:
-		if !f.IsAck() {
-			err = c.frames.WriteSettingsAck()
-		}
-	case *http2.PingFrame:
-		if !f.IsAck() {
-			err = c.frames.WritePing(true, f.Data)
-		}
+	defer conn.Close()
+	defer context.AfterFunc(w.ctx, func() { conn.Close() })()
+	_ = conn.SetReadDeadline(time.Now().Add(limit))
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		return fmt.Errorf("the server does not answer: %w", err)
 	}
-	return err
-}
-
-// idle answers the server until the connection ends.
-func (w *watch) idle(c *connection) error {
-	defer c.close()
-	for {
-		if err := c.answer(); err != nil {
-			return fmt.Errorf("the connection ended: %w", err)
-		}
+	answered()
+	_ = conn.SetReadDeadline(time.Now().Add(renewal))
+	if _, err = io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
 	}
+	return fmt.Errorf("the connection ended: %w", cmp.Or(err, io.EOF))
 }

@@ -26,7 +26,7 @@ func init() { asChild(savesEnv, savesChild) }
 
 type savesOutcome struct {
 	process
-	// More is the memory that malloc keeps after all saves, less what it kept after those of the first thread.
+	// More is the memory that malloc keeps after all saves, less what it kept after those of two threads.
 	More memory.Bytes
 }
 
@@ -56,7 +56,7 @@ func savesChild(dir string) error {
 			at := filepath.Join(dir, fmt.Sprint(i))
 			f, err := s.freeze(ctx)
 			if err == nil {
-				err = errors.Join(f.Save(at+"-frozen"), f.Close(), s.Save(ctx, at))
+				err = errors.Join(f.Save(at), f.Close())
 			}
 			saved <- err
 			<-end
@@ -64,7 +64,7 @@ func savesChild(dir string) error {
 		if err := <-saved; err != nil {
 			return err
 		}
-		if i == 0 {
+		if i == 1 {
 			first, _ = tfbind.MallocInfo()
 		}
 	}
