@@ -1,15 +1,13 @@
 package data
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"steadyfit/internal/dtype"
 )
@@ -36,9 +34,9 @@ type Values struct {
 // Check reads a field of a dataset, or all fields if field is empty. It returns an error with a
 // *RowError for each of the first elements whose values are not as want describes.
 func Check(ds Dataset, field string, want Values) error {
-	if want.Below > 0 {
-		ds = original(ds)
-	} else if want.Classes < 1 && !want.Probabilities && want.Integers == nil {
+	if m, ok := inMemory(ds); ok && want.Below > 0 {
+		ds = original(m)
+	} else if want.Below == 0 && want.Classes < 1 && !want.Probabilities && want.Integers == nil {
 		return fmt.Errorf("%s: %+v describes no values; set one of its fields: %w", ds.Name(), want, errOption)
 	}
 	known, fields := false, []string(nil)
@@ -203,12 +201,8 @@ func inMemory(ds Dataset) (*InMemory, bool) {
 	return m, ok
 }
 
-// original returns an InMemory with the fields as they are before functions. Any other dataset is returned unchanged.
-func original(ds Dataset) Dataset {
-	m, ok := inMemory(ds)
-	if !ok {
-		return ds
-	}
+// original returns the dataset with the fields as they are before functions.
+func original(m *InMemory) *InMemory {
 	v := m.view()
 	v.columns = slices.Clone(m.columns)
 	for i := range v.columns {
@@ -262,52 +256,33 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 	if !ok {
 		return nil
 	}
-	failed := problems{source: m.name}
+	var fields []string
 	for i := range m.columns {
-		c := m.columns[i].bottom()
-		if !c.pixels {
-			continue
+		if m.columns[i].bottom().pixels {
+			fields = append(fields, m.columns[i].name)
 		}
-		bad := m.checkColumn(ctx, c)
-		if ctx.Err() != nil {
-			return fmt.Errorf("%s: checking images: %w", m.name, context.Cause(ctx))
-		}
-		for _, err := range bad {
-			failed.add(err)
+	}
+	if len(fields) == 0 {
+		return nil
+	}
+	images, err := original(m).selected(fields...)
+	if err != nil {
+		return err
+	}
+	images.shuffled = false
+	failed := problems{source: m.name}
+	for at := 0; at < m.n; { // a pass ends after an error
+		for _, err := range Prefetch(images, 2*runtime.GOMAXPROCS(0)).Batches(Pass{Batch: 1, Skip: at}) {
+			at++
+			if ctx.Err() != nil {
+				return fmt.Errorf("%s: checking images: %w", m.name, context.Cause(ctx))
+			}
+			if err != nil && !failed.add(err) {
+				return failed.err()
+			} else if err != nil {
+				break
+			}
 		}
 	}
 	return failed.err()
-}
-
-func (m *InMemory) checkColumn(ctx context.Context, c *column) []error {
-	var mu sync.Mutex
-	var failed []failure
-	var next atomic.Int64
-	var group sync.WaitGroup
-	for _, w := range m.scratch(nil) {
-		group.Go(func() {
-			sample := makeVector(c.kind, c.width)
-			for ctx.Err() == nil {
-				row := int(next.Add(1)) - 1
-				if row >= m.n {
-					return
-				}
-				if m.rows != nil {
-					row = int(m.rows[row])
-				}
-				if err := c.made.make(w, sample, 0, Sample{Row: row}); err != nil {
-					mu.Lock()
-					failed = append(failed, failure{row, err})
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	group.Wait()
-	slices.SortFunc(failed, func(a, b failure) int { return cmp.Compare(a.at, b.at) })
-	errs := make([]error, len(failed))
-	for i, f := range failed {
-		errs[i] = f.err
-	}
-	return errs
 }

@@ -207,17 +207,14 @@ func (a *assignment) called(input string) string {
 	return cmp.Or(append(found, input)...)
 }
 
-// rest returns the free columns whose names begin with a text. It leaves out kept columns if the others are not n.
-func (a *assignment) rest(prefix string, n int) (names []string) {
+// rest returns the free columns whose names begin with a text, without kept columns.
+func (a *assignment) rest(prefix string) (names []string) {
 	for _, name := range a.names {
-		if _, ok := a.free[name]; ok && strings.HasPrefix(name, prefix) {
+		if _, ok := a.free[name]; ok && strings.HasPrefix(name, prefix) && !a.keeps(name) {
 			names = append(names, name)
 		}
 	}
-	if len(names) == n {
-		return names
-	}
-	return slices.DeleteFunc(names, a.keeps)
+	return names
 }
 
 // assign returns the columns of each input: those in FieldSpec.Columns, or the one with its name, or those whose names
@@ -242,7 +239,7 @@ func (o *CSVOptions) assign(t tableColumns) ([][]int, error) {
 			continue
 		}
 		if len(in.Shape) == 1 && t.single {
-			if group := a.rest(in.Name, in.Shape[0]); len(group) == in.Shape[0] {
+			if group := a.rest(in.Name); len(group) == in.Shape[0] {
 				a.take(i, group...)
 				continue
 			}
@@ -257,11 +254,7 @@ func (o *CSVOptions) assign(t tableColumns) ([][]int, error) {
 
 // fill gives the columns that remain to the only input without columns.
 func (a *assignment) fill(left []int, one bool) {
-	in, n := &a.Inputs[left[0]], 1
-	if a.single && len(in.Shape) == 1 {
-		n = in.Shape[0]
-	}
-	others := a.rest("", n)
+	in, others := &a.Inputs[left[0]], a.rest("")
 	isText := in.is(dtype.StringKind)
 	isRow := a.single && (len(in.Shape) == 1 || one && !isText)
 	switch {

@@ -1,7 +1,6 @@
 package data
 
 import (
-	"bytes"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -17,21 +16,18 @@ import (
 // csvRows reads the rows of a CSV file.
 type csvRows struct {
 	lines   *csv.Reader
-	limit   *rowLimit
 	header  string   // CSVOptions.Header
 	known   []string // CSVOptions.Known
 	names   []string
 	columns int
 	first   int      // the line of the first row or of the header
-	last    int      // the line of the last cell that was read
 	pending []string // the first row, if the file has no header
 	ended   bool     // after an error behind which no row can be found
 	cells   []cell
 }
 
 func newCSVRows(text io.Reader, o CSVOptions, comma rune) rowSource {
-	limit := &rowLimit{r: text, comma: byte(comma)}
-	c := &csvRows{limit: limit, lines: csv.NewReader(limit), header: o.Header, known: o.Known}
+	c := &csvRows{lines: csv.NewReader(text), header: o.Header, known: o.Known}
 	c.lines.Comma = comma
 	c.lines.ReuseRecord = true
 	c.lines.FieldsPerRecord = -1 // next checks the number of cells
@@ -109,19 +105,11 @@ func (c *csvRows) read() ([]string, error) {
 		return nil, io.EOF
 	}
 	record, err := c.lines.Read()
-	c.limit.bytes, c.limit.commas = 0, 0
 	if syntax := (*csv.ParseError)(nil); errors.As(err, &syntax) {
 		c.ended = true
 		return nil, &RowError{Row: syntax.Line, Found: syntax.Err.Error(),
 			Expected: "a cell; in a quoted cell, each quote is doubled",
 			Fix:      fmt.Sprintf("the row starts on line %d", syntax.StartLine), Err: ErrFormat}
-	}
-	if row := (*RowError)(nil); errors.As(err, &row) { // of rowLimit
-		c.ended = true
-		row.Row = c.last + 1
-	}
-	if err == nil {
-		c.last, _ = c.lines.FieldPos(len(record) - 1)
 	}
 	return record, err
 }
@@ -136,9 +124,6 @@ func (c *csvRows) next() (cells []cell, err error) {
 	line, _ := c.lines.FieldPos(0)
 	c.cells = c.cells[:0]
 	for _, text := range record {
-		if strings.IndexByte(text, 0) >= 0 {
-			return nil, damaged(line)
-		}
 		c.cells = append(c.cells, cell{scalar: scalar{text: text}})
 	}
 	if len(record) != c.columns {
@@ -166,34 +151,3 @@ func (c *csvRows) place(column int) (line int, name string) {
 
 // maxFields limits the number of fields of a table. Models have far fewer inputs.
 const maxFields = 4096
-
-// maxRow limits the bytes of a row, and maxColumns its cells: encoding/csv stores a whole row, and
-// about 40 bytes per cell.
-const (
-	maxRow     = 16 << 20
-	maxColumns = 1 << 20
-)
-
-// rowLimit returns an error for a row that is too large.
-type rowLimit struct {
-	r      io.Reader
-	comma  byte
-	bytes  int // bytes read since the row before
-	commas int
-}
-
-func (l *rowLimit) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	l.bytes += n
-	l.commas += bytes.Count(p[:n], []byte{l.comma})
-	found := ""
-	switch {
-	case l.bytes > maxRow+len(p):
-		found = fmt.Sprintf("more than %d bytes", maxRow)
-	case l.commas > maxColumns+len(p):
-		found = fmt.Sprintf("more than %d columns", maxColumns)
-	default:
-		return n, err
-	}
-	return 0, wrongCell(found, "a row of a table", "put each sample on a line of its own")
-}

@@ -44,8 +44,8 @@ func columnInputs(columns ...string) []FieldSpec {
 	return []FieldSpec{{Name: "dense", Type: "float32", Columns: columns}}
 }
 
-func readCSV(name string, r io.Reader, o CSVOptions, l *limit) (*InMemory, error) {
-	return readTextTable(name, r, Options{CSV: o}, l)
+func readCSV(name string, r io.Reader, o CSVOptions) (*InMemory, error) {
+	return readTextTable(name, r, Options{CSV: o})
 }
 
 func TestCSV(t *testing.T) {
@@ -102,7 +102,7 @@ func TestCSV(t *testing.T) {
 			Array{[]int{2, 2}, []float32{math.MaxFloat32, math.SmallestNonzeroFloat32, 0, 0}}, Array{}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options, nil)
+			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options)
 			require.NoError(t, err)
 			got := fieldsOf(t, m)
 			require.Equal(t, c.x.Shape, got["x"].Shape)
@@ -147,7 +147,6 @@ func TestCSVRowErrors(t *testing.T) {
 		{"empty label", "1,x\n3,\n", CSVOptions{Header: "no", Label: "2"}, 2, "2", "expected a label"},
 		{"label NaN", "1,0.5\n3,NaN\n", CSVOptions{Header: "no", Label: "2"}, 2, "2", "expected a finite number"},
 		{"label NaN first", "1,NaN\n3,1\n", CSVOptions{Header: "no", Label: "2"}, 1, "2", "expected a finite number"},
-		{"label beyond int64", "1,1\n3,99999999999999999999\n", CSVOptions{Header: "no", Label: "2"}, 2, "2", "within int64"},
 		{"label beyond float32", "1,0.5\n3,1e39\n", CSVOptions{Header: "no", Label: "2"}, 2, "2", "within float32"},
 		{"unlisted label", "1,x\n3,y\n", CSVOptions{Header: "no", Label: "2", Classes: []string{"x"}}, 2, "2", `found "y", expected one of the 1 classes`},
 		{"not a bool", "a,b\n1,2\n", CSVOptions{Inputs: boolInputs}, 2, `"b" (2)`, `found "2", expected true, false, 1 or 0`},
@@ -158,7 +157,7 @@ func TestCSVRowErrors(t *testing.T) {
 		{"long cell", "1,2\n3," + strings.Repeat("x", 1000) + "\n", CSVOptions{Header: "no"}, 2, "2", `xxx"...`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options, nil)
+			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options)
 			require.Nil(t, m)
 			var row *RowError
 			require.ErrorAs(t, err, &row)
@@ -175,13 +174,13 @@ func TestCSVBools(t *testing.T) {
 		"a,b\nTrue,1\nfalse, 0 \n":  {true, true, false, false},
 		"a,b\nTRUE,False\n1,true\n": {true, false, true, true},
 	} {
-		m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Inputs: boolInputs}, nil)
+		m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Inputs: boolInputs})
 		require.NoError(t, err)
 		require.Equal(t, Array{[]int{2, 2}, want}, fieldsOf(t, m)["x"], text)
 	}
 	columns := []FieldSpec{{Name: "age", Type: "float32"}, {Name: "member", Type: "bool"}}
 	m, err := readCSV("t.csv", strings.NewReader("member,age,label\nTrue,3,1\n0,4,0\n"),
-		CSVOptions{Label: "label", Inputs: columns}, nil)
+		CSVOptions{Label: "label", Inputs: columns})
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{2}, []bool{true, false}}, fieldsOf(t, m)["member"])
 	require.Equal(t, Array{[]int{2}, []int64{3, 4}}, fieldsOf(t, m)["age"])
@@ -239,11 +238,10 @@ func TestCSVRefuses(t *testing.T) {
 		{"semicolons", "a;b;label\n1,5;2;0\n", CSVOptions{Label: "label"}, ErrFormat, `columns seem to be separated by ';' instead of ','; write the file with ',' between columns and a point in decimal numbers`},
 		{"semicolons between texts", "text;label\na good, long film;1\n", CSVOptions{Label: "label", Inputs: textInputs}, ErrFormat, `line 1 has one column, "text;label": columns seem to be separated by ';' instead of ','`},
 		{"numbers only", "0,1,2\n3,4,5\n", CSVOptions{}, ErrField, `the first line, "0,1,2", has numbers only: if it is a row, set CSVOptions.Header no; if it has the names of the columns, set CSVOptions.Header yes`},
-		{"spreadsheet", "PK\x03\x04....", CSVOptions{Header: "no"}, ErrFormat, "spreadsheet"},
 		{"binary", "1,2\n\x00", CSVOptions{Header: "no"}, ErrFormat, "binary"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := readCSV("t.csv", strings.NewReader(c.text), c.options, nil)
+			_, err := readCSV("t.csv", strings.NewReader(c.text), c.options)
 			require.ErrorIs(t, err, c.kind)
 			require.ErrorContains(t, err, c.says)
 			require.ErrorContains(t, err, "t.csv")
@@ -255,7 +253,7 @@ func TestCSVRefuses(t *testing.T) {
 // count.
 func TestCSVProblems(t *testing.T) {
 	read := func(text string) (string, error) {
-		_, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "y"}, nil)
+		_, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "y"})
 		require.ErrorIs(t, err, ErrFormat)
 		return err.Error(), err
 	}
@@ -269,23 +267,16 @@ func TestCSVProblems(t *testing.T) {
 		`t.csv: line 6, column "b" (3): found "nan", expected a finite number`,
 	}, strings.Split(text, "\n"))
 
-	rows := "y,a,b\n" + strings.Repeat("1,2,3\n", 100)
-	for _, row := range []string{"\x00\x00\x00", "1,\x00\x002,3", "\x00,2,3", "1,2\x00,"} {
-		text, _ = read(rows + row + "\n")
-		require.Equal(t, "t.csv: line 102: found NUL bytes, expected text; the file is damaged or binary; copy or export "+
-			"it again", text)
-	}
-
 	text, _ = read("y,a\n" + strings.Repeat("1\n", 30))
 	lines := strings.Split(text, "\n")
 	require.Len(t, lines, 1+maxProblems)
-	require.Equal(t, "t.csv: the first 10 problems:", lines[0])
+	require.Equal(t, "t.csv: the first problems:", lines[0])
 	require.Contains(t, lines[maxProblems], "line 11: ")
 
 	// A column of text does not hide the problems of other columns and rows.
 	text, err := read("y,a,b,c\n" + strings.Repeat("1,male,x,2\n", 30) + "1,male\n1,male,x,\n")
 	lines = strings.Split(text, "\n")
-	require.Equal(t, "t.csv: the first problems of each column:", lines[0])
+	require.Equal(t, "t.csv: the first problems:", lines[0])
 	for i, want := range []string{`line 2, column "a"`, `line 2, column "b"`, `line 3, column "a"`, `line 3, column "b"`, "line 32: found 2 columns", `line 33, column "c"`} {
 		require.Contains(t, lines[i+1], want)
 	}
@@ -303,42 +294,6 @@ func TestCSVProblems(t *testing.T) {
 	require.Contains(t, text, "t.csv: line 4: found")
 }
 
-type countingReader struct {
-	r io.Reader
-	n int
-}
-
-func (c *countingReader) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n += n
-	return n, err
-}
-
-// A row that is too large is rejected before all of it is read.
-//
-//lane:skip race (one goroutine)
-func TestCSVRowWithoutEnd(t *testing.T) {
-	for _, c := range []struct {
-		name, text, found string
-		most              int
-	}{
-		{"bytes", strings.Repeat("1", 2*maxRow), "more than 16777216 bytes", maxRow},
-		{"columns", strings.Repeat("1,", 2*maxColumns), "more than 1048576 columns", 2 * maxColumns},
-		{"line breaks in quotes", `"` + strings.Repeat("\n", 2*maxRow), "more than 16777216 bytes", maxRow},
-		{"columns of line breaks", strings.Repeat("\"\n\",", 2*maxColumns), "more than 1048576 columns", 4 * maxColumns},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := &countingReader{r: strings.NewReader("1,2\n" + c.text)}
-			_, err := readCSV("t.csv", r, CSVOptions{Header: "no"}, nil)
-			var row *RowError
-			require.ErrorAs(t, err, &row)
-			require.Equal(t, []any{"t.csv", 2}, []any{row.File, row.Row})
-			require.ErrorContains(t, err, c.found)
-			require.Less(t, r.n, c.most+(1<<20))
-		})
-	}
-}
-
 //lane:skip race (one goroutine)
 func TestCSVOfManyColumns(t *testing.T) {
 	const columns = 300_000
@@ -347,7 +302,7 @@ func TestCSVOfManyColumns(t *testing.T) {
 		fmt.Fprintf(&text, "c%d,", i)
 	}
 	text.WriteString("y\n" + strings.Repeat("1,", columns) + "0\n")
-	m, err := readCSV("t.csv", strings.NewReader(text.String()), CSVOptions{Label: "y"}, nil)
+	m, err := readCSV("t.csv", strings.NewReader(text.String()), CSVOptions{Label: "y"})
 	require.NoError(t, err)
 	require.Equal(t, []int{columns}, m.Fields()[0].Shape)
 }
@@ -356,7 +311,7 @@ func TestCSVOfManyColumns(t *testing.T) {
 func TestCSVFields(t *testing.T) {
 	columns := []FieldSpec{{Name: "city", Type: "string"}, {Name: "age"}}
 	text := "age,city,id,sample_weight,label\n3,\" Bern\",x1,0.5,yes\n4.5,,x2,2,no\n"
-	m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "label", Inputs: columns}, nil)
+	m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "label", Inputs: columns})
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{
 		"age":           {[]int{2}, []float32{3, 4.5}},
@@ -367,63 +322,58 @@ func TestCSVFields(t *testing.T) {
 	}, fieldsOf(t, m))
 	require.Equal(t, []string{"no", "yes"}, spec(m, "y").Classes)
 
-	_, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Inputs: columns},
-		nil)
+	_, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Inputs: columns})
 	require.ErrorContains(t, err, `no column "age", which input age of the model takes`)
 	for _, label := range []string{"age", "1"} {
-		_, err = readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Inputs: columns}, nil)
+		_, err = readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Inputs: columns})
 		require.EqualError(t, err, `t.csv: column "age" is an input of the model and cannot also be the label: choose another column as the label (CSVOptions.Label): malformed data`)
 	}
 
 	// One of several columns is the text input.
 	one := CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "x", Type: "string"}}}
-	_, err = readCSV("t.csv", strings.NewReader("review,label,age\ngood,1,2\n"), one, nil)
+	_, err = readCSV("t.csv", strings.NewReader("review,label,age\ngood,1,2\n"), one)
 	require.ErrorContains(t, err, `no column "x", which input x of the model takes`)
 	// Weights are not features, even for a model with one input.
-	m, err = readCSV("t.csv", strings.NewReader("review,label,sample_weight\ngood,1,2\n"), one, nil)
+	m, err = readCSV("t.csv", strings.NewReader("review,label,sample_weight\ngood,1,2\n"), one)
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
 	require.Equal(t, Array{[]int{1}, []float32{2}}, fieldsOf(t, m)["sample_weight"])
-	m, err = readCSV("t.csv", strings.NewReader("review,label\ngood,1\n"), one, nil)
+	m, err = readCSV("t.csv", strings.NewReader("review,label\ngood,1\n"), one)
 	require.NoError(t, err)
 	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
 	one = CSVOptions{Inputs: []FieldSpec{{Name: "words", Type: "string"}}}
-	m, err = readCSV("t.csv", strings.NewReader("words\na\nb\n"), one, nil)
+	m, err = readCSV("t.csv", strings.NewReader("words\na\nb\n"), one)
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"words": {[]int{2}, []string{"a", "b"}}}, fieldsOf(t, m))
 	one.Header = "no"
-	m, err = readCSV("t.csv", strings.NewReader("a good film\ntoo long\n"), one, nil)
+	m, err = readCSV("t.csv", strings.NewReader("a good film\ntoo long\n"), one)
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"x": {[]int{2, 1}, []string{"a good film", "too long"}}}, fieldsOf(t, m))
 
 	// Text labels get the class numbers of the model.
 	named := CSVOptions{Label: "y", Names: []string{"yes", "no"}}
-	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,no\n"), named, nil)
+	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,no\n"), named)
 	require.NoError(t, err)
 	require.Equal(t, []int64{1, 1}, fieldsOf(t, m)["y"].Values)
-	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,0\n2,1\n"), named, nil)
+	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,0\n2,1\n"), named)
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 1}, fieldsOf(t, m)["y"].Values)
-	_, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,maybe\n"), named, nil)
+	_, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,maybe\n"), named)
 	require.ErrorContains(t, err, `line 3, column "y" (2): found "maybe", expected one of the 2 classes, such as "yes"`)
-	// The label 1 may be the number or the name of a class.
-	named.Names = []string{"1", "2", "two"}
-	_, err = readCSV("t.csv", strings.NewReader("a,y\n1,0\n2,1\n"), named, nil)
-	require.ErrorContains(t, err, `line 3, column "y" (2): found "1", expected a label that is not both a number and the name of a class with another number`)
 	named.Names = []string{"0", "1"}
-	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,0\n2,1\n"), named, nil)
+	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,0\n2,1\n"), named)
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 1}, fieldsOf(t, m)["y"].Values)
 
 	m, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"),
-		CSVOptions{Label: "label", Inputs: textInputs}, nil)
+		CSVOptions{Label: "label", Inputs: textInputs})
 	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"x": {[]int{1, 2}, []string{"a", "b"}}, "y": {[]int{1}, []int64{1}}}, fieldsOf(t, m))
 
-	_, err = readCSV("t.csv", strings.NewReader("age,city\nold,Bern\n"), CSVOptions{Inputs: columns}, nil)
+	_, err = readCSV("t.csv", strings.NewReader("age,city\nold,Bern\n"), CSVOptions{Inputs: columns})
 	require.ErrorContains(t, err, `column "age" (1): found "old", expected a number`)
 	wide := "age,city" + strings.Repeat(",c", maxFields)
-	_, err = readCSV("t.csv", strings.NewReader(wide+"\n"), CSVOptions{Inputs: columns}, nil)
+	_, err = readCSV("t.csv", strings.NewReader(wide+"\n"), CSVOptions{Inputs: columns})
 	require.ErrorIs(t, err, ErrFormat)
 }
 
@@ -458,23 +408,11 @@ func TestCSVFiles(t *testing.T) {
 		require.ErrorIs(t, err, ErrFormat)
 		require.ErrorContains(t, err, "a.csv.gz: damaged or truncated")
 	}
-	// The default limit is 64 MiB plus 50 times the size of the file. Lines are long, since the race
-	// detector makes each one expensive, and gzip joins compressed parts.
-	line := append(bytes.Repeat([]byte("0"), 32<<10-1), '\n')
-	bomb := bytes.Repeat(compressed(t, bytes.Repeat(line, 32)), 80)
-	require.Less(t, 50*len(bomb), 16<<20)
-	_, err = Open(write(t, "bomb.csv.gz", bomb), Options{CSV: CSVOptions{Header: "no"}})
-	require.ErrorIs(t, err, ErrTooLarge)
-	require.ErrorContains(t, err, "raise Options.MaxBytes")
-
-	zeros := compressed(t, bytes.Repeat([]byte("0,0\n"), 1<<20))
-	_, err = Open(write(t, "zeros.csv.gz", zeros), Options{CSV: CSVOptions{Header: "no"}, MaxBytes: 1 << 20})
-	require.ErrorIs(t, err, ErrTooLarge)
 }
 
 // Messages contain positions in the file, also for derived datasets.
 func TestChecksNameTheLine(t *testing.T) {
-	m, err := readCSV("t.csv", strings.NewReader("a,y\n\n1,0\n2,1\n\n3,7\n4,0\n"), CSVOptions{Label: "y"}, nil)
+	m, err := readCSV("t.csv", strings.NewReader("a,y\n\n1,0\n2,1\n\n3,7\n4,0\n"), CSVOptions{Label: "y"})
 	require.NoError(t, err)
 	require.NoError(t, Check(m, "y", Values{Classes: 8}))
 	require.NoError(t, Check(m, "", finite))
@@ -503,7 +441,7 @@ func FuzzCSV(f *testing.F) {
 		var err error
 		testkit.Allocates(t, 4<<20+1024*len(text), func() {
 			m, err = readCSV("t.csv", strings.NewReader(text),
-				CSVOptions{Label: label, Header: []string{"", "yes", "no"}[header%3]}, newLimit(1<<20))
+				CSVOptions{Label: label, Header: []string{"", "yes", "no"}[header%3]})
 		})
 		if err != nil {
 			require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrUnsupported) ||

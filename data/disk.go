@@ -68,8 +68,8 @@ func (f *diskFile) Close() error {
 
 // array locates a .npy array that occupies size bytes of the file from offset on. ok is false for
 // values that need conversion: foreign byte order, column-major order, text, and bools, whose bytes
-// may differ from 0 and 1 in a file. The array counts against the limit.
-func (f *diskFile) array(offset, size int64, l *limit) (a array, ok bool, err error) {
+// may differ from 0 and 1 in a file.
+func (f *diskFile) array(offset, size int64) (a array, ok bool, err error) {
 	section := io.NewSectionReader(f.r, offset, size)
 	h, err := readHeader(section)
 	if err != nil {
@@ -80,9 +80,8 @@ func (f *diskFile) array(offset, size int64, l *limit) (a array, ok bool, err er
 		return array{}, false, err
 	}
 	n, err := elements(h.shape)
-	_, large := (*limit)(nil).expect(n, t.size)
 	start, unread := section.Seek(0, io.SeekCurrent)
-	if err := cmp.Or(err, large, unread); err != nil {
+	if err := cmp.Or(err, unread, t.fits(n, size)); err != nil {
 		return array{}, false, err
 	}
 	switch want, have := int64(n*t.size), size-start; {
@@ -93,9 +92,6 @@ func (f *diskFile) array(offset, size int64, l *limit) (a array, ok bool, err er
 		return array{}, false, errMore
 	case t.kind.Kind >= dtype.BoolKind, t.size > 1 && t.order != binary.LittleEndian, h.fortran && len(h.shape) > 1:
 		return array{}, false, nil
-	}
-	if err := l.take(size); err != nil {
-		return array{}, false, err
 	}
 	return array{h.shape, diskArray{f, t.kind, offset + start, n}}, true, nil
 }

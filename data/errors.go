@@ -122,11 +122,8 @@ func (p *problems) err() error {
 		}
 	}
 	which := texts.Count(p.all, "problem")
-	switch {
-	case p.all < maxProblems && p.more:
-		which = "the first problems of each column"
-	case p.all >= maxProblems:
-		which = fmt.Sprintf("the first %d problems", maxProblems)
+	if p.more || p.all >= maxProblems {
+		which = "the first problems"
 	}
 	return fmt.Errorf("%s: %s:\n%w", p.source, which, errors.Join(p.errs...))
 }

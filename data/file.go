@@ -3,7 +3,6 @@ package data
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -11,14 +10,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"steadyfit/data/internal/fault"
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
-	"steadyfit/option"
+	"steadyfit/internal/texts"
 )
 
 // Options configure Open. The zero value reads the training part.
@@ -46,10 +44,6 @@ type Options struct {
 	// Unlabelled reads a folder of images without class folders, whose samples have no label. They are sorted by
 	// name.
 	Unlabelled bool
-	// MaxBytes limits the decompressed size of a source and the memory for its values; a larger
-	// source is ErrTooLarge. Negative means no limit. 0 means 64 MiB plus 50 times the file size,
-	// but at most half of the free memory, or the file size if that is more.
-	MaxBytes int64
 }
 
 const formats = ".npz, .npy, .csv, .tsv, .jsonl, .ndjson (also .gz), a folder in MNIST's layout (IDX), a folder of " +
@@ -87,7 +81,7 @@ func open(path string, o Options) (*InMemory, error) {
 	}
 	o.CSV.ignore = o.Ignore
 	if name, ok := strings.CutPrefix(path, contract.BuiltinPrefix); ok {
-		return openBuiltin(name, o.part(), newLimit(o.MaxBytes))
+		return openBuiltin(name, o.part())
 	}
 	info, err := os.Stat(path)
 	if err != nil && strings.ContainsAny(path, "*?[") {
@@ -96,23 +90,22 @@ func open(path string, o Options) (*InMemory, error) {
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	limit := o.limit(sourceFiles(path, info)...)
 	if info.IsDir() {
-		return openFolder(path, o, limit)
+		return openFolder(path, o)
 	}
 	base := strings.ToLower(filepath.Base(path))
 	ext, plain := filepath.Ext(base), plainExt(path)
 	switch {
 	case ext == ".npz":
-		return openNPZ(path, o, limit)
+		return openNPZ(path, o)
 	case ext == ".npy", plain == ".csv", plain == ".tsv", plain == ".jsonl":
 		if err := onePart(path, o.Split); err != nil {
 			return nil, err
 		}
 		if ext == ".npy" {
-			return openOneNPY(path, o, limit)
+			return openOneNPY(path, o)
 		}
-		return openText(path, o, limit)
+		return openText(path, o)
 	}
 	if recordKind(path) != "" {
 		if err := onePart(path, o.Split); err != nil {
@@ -136,45 +129,7 @@ func (o Options) part() string {
 	return o.Split
 }
 
-// usualMaxBytes returns the default of Options.MaxBytes for a source of size bytes.
-func usualMaxBytes(size int64, free cgroup.Amount) int64 {
-	const (
-		least = 64 << 20
-		ratio = 50
-	)
-	most := least + ratio*size
-	if free.Known() {
-		most = max(min(most, free.Bytes/2), size)
-	}
-	return most
-}
-
-// limit returns the limit for a source that has these files.
-func (o Options) limit(paths ...string) *limit {
-	var size int64
-	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() { // openFile reports the error
-			size += info.Size()
-		}
-	}
-	return newLimit(cmp.Or(o.MaxBytes, usualMaxBytes(size, cgroup.Available())))
-}
-
-// sourceFiles returns the files of a source. A .npy file may belong to others in its folder.
-func sourceFiles(path string, info fs.FileInfo) (paths []string) {
-	if strings.EqualFold(filepath.Ext(path), ".npy") {
-		path = filepath.Dir(path)
-	} else if !info.IsDir() {
-		return []string{path}
-	}
-	entries, _ := os.ReadDir(path) // openFolder reports the error
-	for _, e := range entries {
-		paths = append(paths, filepath.Join(path, e.Name()))
-	}
-	return paths
-}
-
-func openFolder(path string, o Options, l *limit) (*InMemory, error) {
+func openFolder(path string, o Options) (*InMemory, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return nil, openError(path, err)
@@ -187,7 +142,7 @@ func openFolder(path string, o Options, l *limit) (*InMemory, error) {
 		case e.IsDir():
 			folders = append(folders, name)
 		case strings.Contains(name, "-images") && strings.Contains(name, "idx3-ubyte"):
-			return openIDX(path, o.part(), l)
+			return openIDX(path, o.part())
 		case filepath.Ext(name) == ".npy":
 			arrays = append(arrays, filepath.Join(path, name))
 		case recordKind(name) != "" && !strings.HasPrefix(name, "cache-"): // such as Dataset.map of Hugging Face writes
@@ -198,16 +153,12 @@ func openFolder(path string, o Options, l *limit) (*InMemory, error) {
 	case err != nil:
 		return nil, err
 	case len(arrays) > 0:
-		return openNPY(path, arrays, o, l)
+		return openNPY(path, arrays, o)
 	case len(records) > 0 && !hasImages(path, false):
 		return openRecordFolder(path, records, o)
 	case part != "":
 		o.Split = ""
-		return openFolder(part, o, l)
-	case slices.ContainsFunc(folders, func(name string) bool { return strings.Contains(name, "=") }):
-		return nil, fmt.Errorf("%s: folders such as %s are partitions of a table (Hive), which is %w: write one file, or "+
-			"give the pattern %s without the columns in the names of folders", path, folders[0], ErrUnsupported,
-			filepath.Join(path, "*", "*.parquet"))
+		return openFolder(part, o)
 	}
 	return openImageFolder(path, len(folders) == 0, o)
 }
@@ -225,26 +176,14 @@ func onePart(path, split string) error {
 const interrupted = "was the download or the export interrupted?"
 
 func openFile(path string) (*os.File, int64, error) {
-	// Opening a pipe would block, so the type is checked first.
-	info, err := os.Stat(path)
+	f, size, err := files.Open(path)
 	if err != nil {
 		return nil, 0, openError(path, err)
 	}
-	switch {
-	case info.IsDir():
-		return nil, 0, fmt.Errorf("%s is a folder, not a file: %w", path, ErrFormat)
-	case !info.Mode().IsRegular():
-		return nil, 0, fmt.Errorf("%s is not a regular file; a dataset is read more than once, "+
-			"so copy it to a file first: %w",
-			path, ErrUnsupported)
-	case info.Size() == 0:
-		return nil, 0, fmt.Errorf("%s is empty; %s: %w", path, interrupted, ErrFormat)
+	if size == 0 {
+		return nil, 0, errors.Join(fmt.Errorf("%s is empty; %s: %w", path, interrupted, ErrFormat), f.Close())
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, 0, openError(path, err)
-	}
-	return f, info.Size(), nil
+	return f, size, nil
 }
 
 func openError(path string, err error) error {
@@ -258,61 +197,19 @@ func openError(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// limit counts the decompressed bytes that may still be read from a dataset. nil means no limit.
-type limit struct {
-	max, left int64
-}
-
-func newLimit(max int64) *limit {
-	if max <= 0 {
+// checkMemory returns an error if values of n bytes do not fit in the free memory. Few bytes always pass.
+func checkMemory(n int64) error {
+	if n < fewBytes {
 		return nil
 	}
-	return &limit{max: max, left: max}
-}
-
-// expect returns an error if count values of size bytes each exceed the limit. Otherwise it returns the number of
-// values to allocate in advance: all, or those in 64 KiB if there is no limit.
-func (l *limit) expect(count, size int) (int, error) {
-	switch {
-	case count > maxInt/size:
-		return 0, fmt.Errorf("%d elements of %d bytes exceed the address space of this machine: %w", count, size, ErrFormat)
-	case l == nil:
-		return min(count, 64<<10/size), nil
-	case count > int(l.left)/size:
-		return 0, l.tooLarge()
-	}
-	return count, nil
-}
-
-func (l *limit) tooLarge() error {
-	return option.Errorf("%w: more than %d bytes when decompressed; raise {Options.MaxBytes} if the data is meant to "+
-		"be that large", ErrTooLarge, l.max)
-}
-
-func (l *limit) reader(r io.Reader) io.Reader { return &limited{l, r} }
-
-func (l *limit) take(n int64) error {
-	if l == nil {
-		return nil
-	}
-	if l.left -= n; l.left < 0 {
-		return l.tooLarge()
+	if free := cgroup.Available(); free.Known() && n > free.Bytes {
+		return fmt.Errorf("%w: values of %s or more, and %s of memory are free; leave out fields, or write the data in a "+
+			"format that stays on disk, such as TFRecord", ErrTooLarge, texts.FormatBytes(n), texts.FormatBytes(free.Bytes))
 	}
 	return nil
 }
 
-type limited struct {
-	*limit
-	r io.Reader
-}
-
-func (l *limited) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	if over := l.take(int64(n)); over != nil {
-		return 0, over
-	}
-	return n, err
-}
+const fewBytes = 64 << 20
 
 // gunzip decompresses r if its first bytes are those of gzip. File names are not examined, since browsers decompress
 // downloads without renaming them.

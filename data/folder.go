@@ -63,7 +63,7 @@ func openImageFolder(dir string, flat bool, o Options) (*InMemory, error) {
 	if !flat {
 		return files.classes(o, found)
 	}
-	if files.walk("", found); found.all > 0 {
+	if files.list("", found); found.all > 0 {
 		return nil, found.err()
 	}
 	m := files.dataset()
@@ -89,8 +89,11 @@ func (f *classFiles) classes(o Options, found *problems) (*InMemory, error) {
 		if !isClass {
 			continue
 		}
-		before := len(f.files)
-		f.list(e.Name(), found)
+		before, problems := len(f.files), found.all
+		if f.list(e.Name(), found); len(f.files) == before && found.all == problems {
+			found.add(fmt.Errorf("%s: the class folder has no images: add some, or remove the folder: %w",
+				filepath.Join(f.dir, e.Name()), ErrFormat))
+		}
 		class := slices.Index(classes, e.Name())
 		if class < 0 && o.CSV.Numbers != "" && !o.Unlabelled {
 			if class, err = strconv.Atoi(e.Name()); err != nil {
@@ -251,55 +254,34 @@ func (f *classFiles) checkPart(name string) error {
 		"it by itself, or leave only folders named %q and %q in %s: %w", path, trained, tested, f.dir, ErrFormat)
 }
 
-// list adds the files in a class folder.
-func (f *classFiles) list(class string, found *problems) {
-	files, errs := len(f.files), len(found.errs)
-	f.walk(class, found)
-	if path := filepath.Join(f.dir, class); len(f.files) == files && len(found.errs) == errs {
-		found.add(fmt.Errorf("%s: the class folder has no images: add some, or remove the folder: %w", path,
-			ErrFormat))
-	}
-}
-
-func (f *classFiles) walk(relative string, found *problems) {
-	path := filepath.Join(f.dir, relative)
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		found.add(openError(path, err))
-	}
-	for _, e := range entries {
-		if ignored(e.Name()) || len(found.errs) == maxProblems {
-			continue
-		}
-		from := filepath.Join(relative, e.Name())
-		switch size, isDir, err := checkImage(filepath.Join(path, e.Name()), e); {
+// list adds the images in a class folder, or in the folder itself.
+func (f *classFiles) list(folder string, found *problems) {
+	root := filepath.Join(f.dir, folder) + string(filepath.Separator)              // also of a link
+	_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error { // found has the errors
+		isHidden := err == nil && path != root && ignored(e.Name())
+		switch {
+		case len(found.errs) == maxProblems:
+			return fs.SkipAll
 		case err != nil:
-			found.add(err)
-		case isDir:
-			f.walk(from, found)
-		default:
-			f.files = append(f.files, classFile{from, size})
+			found.add(openError(path, err))
+			return nil
+		case isHidden && e.IsDir():
+			return fs.SkipDir
+		case isHidden, e.IsDir():
+			return nil
 		}
-	}
-}
-
-// checkImage returns the size of a file in a class folder, or isDir for a folder.
-func checkImage(path string, e fs.DirEntry) (size int64, isDir bool, err error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return 0, false, openError(path, err)
-	case info.IsDir() && e.Type()&fs.ModeSymlink != 0:
-		err = fmt.Errorf("%s: a link to a folder inside a class folder may form a loop: put the images themselves there: %w",
-			path, ErrUnsupported)
-	case info.IsDir():
-	case !isImage(path):
-		err = fmt.Errorf("%s: the file is %w as an image, and the folder has images (supported extensions: %s): convert "+
-			"it, or move it out of the folder", path, ErrUnsupported, strings.Join(extensions, " "))
-	case !info.Mode().IsRegular():
-		err = fmt.Errorf("%s is not a regular file: move it out of the folder: %w", path, ErrUnsupported)
-	}
-	return info.Size(), info.IsDir(), err
+		switch info, err := os.Stat(path); {
+		case err != nil:
+			found.add(openError(path, err))
+		case !isImage(path) || !info.Mode().IsRegular():
+			found.add(fmt.Errorf("%s: the file is %w as an image, and the folder has images (supported extensions: %s): convert "+
+				"it, or move it out of the folder", path, ErrUnsupported, strings.Join(extensions, " ")))
+		default:
+			relative, _ := filepath.Rel(f.dir, path) // path is in dir
+			f.files = append(f.files, classFile{relative, info.Size()})
+		}
+		return nil
+	})
 }
 
 func (f *classFiles) make(w *scratch, dst vector, at int, s Sample) error {

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,16 +15,16 @@ import (
 // openIDX reads a folder in the layout of MNIST. The part "train" (also for "") is in the files train-images-idx3-ubyte
 // and train-labels-idx1-ubyte, and the part "test" in files whose names start with t10k. Files may be compressed with
 // gzip (.gz). The field x is uint8 and has the shape in the file ([28 28] for MNIST); y is int64.
-func openIDX(dir, split string, l *limit) (*InMemory, error) {
+func openIDX(dir, split string) (*InMemory, error) {
 	prefix := "train"
 	if split == "test" {
 		prefix = "t10k"
 	}
-	images, imagesFile, err := readIDXFile(dir, prefix+"-images", "idx3-ubyte", l)
+	images, imagesFile, err := readIDXFile(dir, prefix+"-images", "idx3-ubyte")
 	if err != nil {
 		return nil, err
 	}
-	labels, labelsFile, err := readIDXFile(dir, prefix+"-labels", "idx1-ubyte", l)
+	labels, labelsFile, err := readIDXFile(dir, prefix+"-labels", "idx1-ubyte")
 	if err != nil {
 		return nil, err
 	}
@@ -32,9 +33,6 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 		return nil, fmt.Errorf("%s: images have %d dimensions, expected at least 2: %w", imagesFile, n, ErrFormat)
 	case len(labels.Shape) != 1:
 		return nil, fmt.Errorf("%s: labels have %d dimensions, expected 1: %w", labelsFile, len(labels.Shape), ErrFormat)
-	case images.Shape[0] != labels.Shape[0]:
-		return nil, fmt.Errorf("%s has %d images, but %s has %d labels: %w", imagesFile, images.Shape[0], labelsFile,
-			labels.Shape[0], ErrFormat)
 	}
 	var y []int64
 	for _, class := range labels.Values.([]uint8) {
@@ -48,7 +46,7 @@ func openIDX(dir, split string, l *limit) (*InMemory, error) {
 }
 
 // readIDXFile reads the images or the labels from a file with one of the usual names.
-func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
+func readIDXFile(dir, stem, kind string) (Array, string, error) {
 	for _, name := range []string{stem + "-" + kind, stem + "." + kind} {
 		for _, ext := range []string{"", ".gz"} {
 			path := filepath.Join(dir, name+ext)
@@ -60,7 +58,7 @@ func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 				return Array{}, "", err
 			}
 			defer r.Close()
-			a, err := readIDX(r, l)
+			a, err := readIDX(r)
 			if err != nil {
 				return Array{}, "", fmt.Errorf("%s: %w", path, err)
 			}
@@ -72,8 +70,7 @@ func readIDXFile(dir, stem, kind string, l *limit) (Array, string, error) {
 
 // readIDX reads one array of bytes up to the end of r. The header is two zero bytes, the type, the number of
 // dimensions, and each dimension as a big-endian uint32.
-func readIDX(r io.Reader, l *limit) (Array, error) {
-	r = l.reader(r)
+func readIDX(r io.Reader) (Array, error) {
 	var magic [4]byte
 	if n, err := io.ReadFull(r, magic[:]); err != nil {
 		return Array{}, fmt.Errorf("it has %d bytes, too few for an IDX header: %w", n, corrupt(err))
@@ -93,5 +90,10 @@ func readIDX(r io.Reader, l *limit) (Array, error) {
 	for i, d := range dims {
 		shape[i] = int(d)
 	}
-	return readArray(r, l, fileType{kind: dtype.For[uint8](), size: 1, order: binary.BigEndian}, shape, false)
+	values, err := io.ReadAll(r) // their number is not known before they are decompressed
+	if err != nil {
+		return Array{}, corrupt(err)
+	}
+	return readArray(bytes.NewReader(values), int64(len(values)), fileType{kind: dtype.For[uint8](), size: 1,
+		order: binary.BigEndian}, shape, false)
 }

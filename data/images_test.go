@@ -235,7 +235,7 @@ func TestOpenImagesRefuses(t *testing.T) {
 		require.ErrorIs(t, err, ErrFormat)
 		require.ErrorIs(t, err, ErrUnsupported)
 		lines := strings.Split(err.Error(), "\n")
-		require.Equal(t, many+": "+[]string{"5 problems:", "the first 10 problems:"}[min(more, 1)], lines[0])
+		require.Equal(t, many+": "+[]string{"5 problems:", "the first problems:"}[min(more, 1)], lines[0])
 		require.Len(t, lines, 1+min(5+more, maxProblems))
 		for i, says := range []string{"a/1.md: the file is not supported", "a/deep/1.txt: the file is not supported",
 			"b: the class folder has no images", "c.png: the image is not in a class folder", ".md: the file is not supported"} {
@@ -248,7 +248,7 @@ func TestOpenImagesRefuses(t *testing.T) {
 	require.NoError(t, os.Symlink(dir, filepath.Join(dir, "ant", "loop")))
 	_, err = openImages(dir, ImageOptions{Size: 1})
 	require.ErrorIs(t, err, ErrUnsupported)
-	require.ErrorContains(t, err, "a link to a folder")
+	require.ErrorContains(t, err, "is not supported as an image")
 }
 
 // The files written by Pillow have 8x6 pixels (see testdata/pillow_images.py).
@@ -353,7 +353,6 @@ func TestDamagedImages(t *testing.T) {
 		{"text", []byte("<html>not found</html>"), ErrUnsupported, `starts with "<html>no"`},
 		{"short", []byte("x"), ErrUnsupported, `starts with "x"`},
 		{"huge", claim(small, 50_000, 50_000), ErrTooLarge, "more than the limit of 100000000: make it smaller"},
-		{"lie", claim(small, 9000, 9000), ErrFormat, "9000x9000 pixels do not fit in"},
 		{"no width", claim(small, 0, 10), ErrFormat, "PNG"},
 	} {
 		before := allocated()
@@ -409,7 +408,7 @@ func TestPassesWithADamagedImage(t *testing.T) {
 	for i := range 10 {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "ant", fmt.Sprintf("%03d.png", 3*i)), []byte("text"), 0o644))
 	}
-	require.ErrorContains(t, CheckImages(t.Context(), m), ": the first 10 problems:\n")
+	require.ErrorContains(t, CheckImages(t.Context(), m), ": the first problems:\n")
 
 	dir = imageFolder(t, 9)
 	sound, err := openImages(dir, ImageOptions{Size: 8})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"image"
 	"image/jpeg"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -60,19 +59,6 @@ func TestUseJPEGOfRecordsWithoutImages(t *testing.T) {
 	m := openLabelled(t, numberedRecords(t, 4, 1))
 	m.UseJPEG(func([]byte, int) ([]byte, int, int, error) { return nil, 0, 0, errors.New("called") })
 	require.NoError(t, firstError(m))
-	require.NoError(t, m.Close())
-}
-
-// A file is read into memory only if it is not too large for its number of pixels.
-func TestLargeJPEG(t *testing.T) {
-	dir := t.TempDir()
-	var file bytes.Buffer
-	require.NoError(t, jpeg.Encode(&file, image.NewRGBA(image.Rect(0, 0, 2, 2)), nil))
-	put(t, dir, "a/1.jpg", file.Bytes())
-	require.NoError(t, os.Truncate(filepath.Join(dir, "a", "1.jpg"), 1<<40))
-	m, err := Open(dir, Options{Images: ImageOptions{Size: 2}})
-	require.NoError(t, err)
-	require.ErrorIs(t, firstError(m), ErrTooLarge)
 	require.NoError(t, m.Close())
 }
 

@@ -47,11 +47,10 @@ func (fromFiles) under() *column { return nil }
 
 func (fromFiles) repeats() bool { return true }
 
-// scratch is the memory of one worker: row numbers, samples between two functions of a column, and the state of makers.
+// scratch is the memory of one worker: row numbers, and what makers keep.
 type scratch struct {
-	rows   []uint32
-	inputs map[maker]vector
-	state  map[any]any
+	rows  []uint32
+	state map[any]any
 }
 
 // scratch returns the memory of the workers of a pass. It reuses that of an earlier pass, but not its records, since
@@ -69,7 +68,7 @@ func (m *InMemory) scratch(have []*scratch) []*scratch {
 		}
 	}
 	for len(have) < n {
-		have = append(have, &scratch{inputs: make(map[maker]vector), state: make(map[any]any)})
+		have = append(have, &scratch{state: make(map[any]any)})
 	}
 	return have[:n]
 }
@@ -176,10 +175,10 @@ func (g *mapped[D, S]) source(w *scratch, s Sample) ([]S, error) {
 	if v, ok := c.values.(vec[S]); ok {
 		return v[from : from+c.width : from+c.width], nil
 	}
-	input, ok := w.inputs[g]
+	input, ok := w.state[g].(vector)
 	if !ok {
 		input = makeVector(c.kind, c.width)
-		w.inputs[g] = input
+		w.state[g] = input
 	}
 	if c.values != nil {
 		return input.(vec[S]), c.values.copyTo(input, 0, from, from+c.width)
@@ -249,9 +248,4 @@ func (m *InMemory) chunk(batch, workers int) int {
 		bytes += m.columns[i].width * m.columns[i].kind.Size
 	}
 	return max(1, min(chunkBytes/max(bytes, 1), batch/(4*workers)))
-}
-
-type failure struct {
-	at  int
-	err error
 }

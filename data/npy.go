@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -34,26 +35,26 @@ type array struct {
 	values origin
 }
 
-func openOneNPY(path string, o Options, l *limit) (*InMemory, error) {
+func openOneNPY(path string, o Options) (*InMemory, error) {
 	if strings.EqualFold(filepath.Base(path), "x.npy") {
 		y := filepath.Join(filepath.Dir(path), "y.npy")
 		if _, err := os.Stat(y); err == nil {
-			return openNPY(path+" + "+y, []string{path, y}, o, l)
+			return openNPY(path+" + "+y, []string{path, y}, o)
 		}
 	}
 	m := &InMemory{name: path}
-	return m.opened(m.openArray("x", path, o.OnDisk, l))
+	return m.opened(m.openArray("x", path, o.OnDisk))
 }
 
 // openNPY reads one array per file, into a field with the name of the file.
-func openNPY(name string, paths []string, o Options, l *limit) (*InMemory, error) {
+func openNPY(name string, paths []string, o Options) (*InMemory, error) {
 	var names []string
 	for _, path := range paths {
 		names = append(names, strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)))
 	}
 	m := &InMemory{name: name}
 	return m.opened(m.addParts(names, o, func(i int, field string) error {
-		return m.openArray(field, paths[i], o.OnDisk, l)
+		return m.openArray(field, paths[i], o.OnDisk)
 	}))
 }
 
@@ -83,14 +84,14 @@ func (m *InMemory) opened(err error) (*InMemory, error) {
 	return m, nil
 }
 
-func (m *InMemory) openArray(field, path string, onDisk bool, l *limit) error {
+func (m *InMemory) openArray(field, path string, onDisk bool) error {
 	f, size, err := openFile(path)
 	if err != nil {
 		return err
 	}
 	if onDisk {
 		stays := newDiskFile(path, f)
-		a, ok, err := stays.array(0, size, l)
+		a, ok, err := stays.array(0, size)
 		if ok {
 			m.files = append(m.files, stays)
 			return m.add(field, a, path)
@@ -100,7 +101,7 @@ func (m *InMemory) openArray(field, path string, onDisk bool, l *limit) error {
 		}
 	}
 	defer f.Close()
-	a, err := readNPY(f, l)
+	a, err := readNPY(f, size)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -109,26 +110,26 @@ func (m *InMemory) openArray(field, path string, onDisk bool, l *limit) error {
 
 // openNPZ reads an archive written by numpy.savez or savez_compressed. Each array is a field with
 // the name of the array. If all names end in _train or _test, Options.Split selects the part.
-func openNPZ(path string, o Options, l *limit) (*InMemory, error) {
+func openNPZ(path string, o Options) (*InMemory, error) {
 	f, size, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
 	if o.OnDisk {
-		return readNPZ(path, f, size, o, l, newDiskFile(path, f))
+		return readNPZ(path, f, size, o, newDiskFile(path, f))
 	}
 	defer f.Close()
-	return readNPZ(path, f, size, o, l, nil)
+	return readNPZ(path, f, size, o, nil)
 }
 
 // readNPZ reads an archive of size bytes. If stays is not nil, uncompressed arrays stay in that file,
 // which the dataset then owns.
-func readNPZ(name string, r io.ReaderAt, size int64, o Options, l *limit, stays *diskFile) (*InMemory, error) {
+func readNPZ(name string, r io.ReaderAt, size int64, o Options, stays *diskFile) (*InMemory, error) {
 	m := &InMemory{name: name}
 	if stays != nil {
 		m.files = []io.Closer{stays}
 	}
-	err := m.readMembers(r, size, o, l, stays)
+	err := m.readMembers(r, size, o, stays)
 	if err == nil && !slices.ContainsFunc(m.columns, column.isOnDisk) {
 		err = m.Close()
 		m.files = nil
@@ -146,17 +147,11 @@ func (m *InMemory) leaveOut(chosen map[string]string, ignore []string) {
 	}
 }
 
-const maxArrays = 1024
-
-func (m *InMemory) readMembers(r io.ReaderAt, size int64, o Options, l *limit, stays *diskFile) error {
+func (m *InMemory) readMembers(r io.ReaderAt, size int64, o Options, stays *diskFile) error {
 	archive, err := zip.NewReader(r, size)
 	if err != nil {
 		return fmt.Errorf("%s is not a .npz file, which is a zip archive (truncated, or another format?): %w: %w", m.name,
 			err, ErrFormat)
-	}
-	if len(archive.File) > maxArrays {
-		return fmt.Errorf("%s: the archive has %d arrays; expected at most %d, one for each input: %w", m.name,
-			len(archive.File), maxArrays, ErrFormat)
 	}
 	var names []string
 	for _, f := range archive.File {
@@ -164,16 +159,13 @@ func (m *InMemory) readMembers(r io.ReaderAt, size int64, o Options, l *limit, s
 		if !ok {
 			return fmt.Errorf("%s: %q in the archive is not a .npy file: %w", m.name, f.Name, ErrFormat)
 		}
-		if slices.Contains(names, field) {
-			return fmt.Errorf("%s: %q is in the archive twice: %w", m.name, f.Name, ErrFormat)
-		}
 		names = append(names, field)
 	}
 	if len(names) == 0 {
 		return fmt.Errorf("%s: the archive is empty: %w", m.name, ErrFormat)
 	}
 	return m.addParts(names, o, func(i int, field string) error {
-		a, err := readMember(archive.File[i], r, size, l, stays)
+		a, err := readMember(archive.File[i], r, size, stays)
 		if err != nil {
 			return fmt.Errorf("%s: array %q: %w", m.name, names[i], err)
 		}
@@ -181,7 +173,7 @@ func (m *InMemory) readMembers(r io.ReaderAt, size int64, o Options, l *limit, s
 	})
 }
 
-func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, stays *diskFile) (array, error) {
+func readMember(f *zip.File, r io.ReaderAt, size int64, stays *diskFile) (array, error) {
 	if stays != nil && f.Method == zip.Store && f.CompressedSize64 == f.UncompressedSize64 {
 		offset, err := f.DataOffset()
 		if err != nil {
@@ -192,19 +184,16 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, stays *diskFil
 			return array{}, fmt.Errorf("%d bytes from byte %d on exceed the %d bytes of the archive: %w", length, offset, size,
 				ErrFormat)
 		}
-		if a, ok, err := stays.array(offset, length, l); ok || err != nil {
+		if a, ok, err := stays.array(offset, length); ok || err != nil {
 			return a, err
 		}
-	}
-	if _, err := l.expect(int(f.UncompressedSize64), 1); err != nil {
-		return array{}, err
 	}
 	member, err := f.Open()
 	if err != nil {
 		return array{}, corrupt(err)
 	}
 	defer member.Close()
-	a, err := readNPY(member, l)
+	a, err := readNPY(member, int64(min(f.UncompressedSize64, math.MaxInt64)))
 	if err != nil {
 		return array{}, err
 	}
@@ -212,9 +201,8 @@ func readMember(f *zip.File, r io.ReaderAt, size int64, l *limit, stays *diskFil
 	return array{a.Shape, v}, err
 }
 
-// readNPY reads one array up to the end of r.
-func readNPY(r io.Reader, l *limit) (Array, error) {
-	r = l.reader(r)
+// readNPY reads one array up to the end of r, which has size bytes.
+func readNPY(r io.Reader, size int64) (Array, error) {
 	h, err := readHeader(r)
 	if err != nil {
 		return Array{}, corrupt(err)
@@ -223,7 +211,7 @@ func readNPY(r io.Reader, l *limit) (Array, error) {
 	if err != nil {
 		return Array{}, err
 	}
-	return readArray(r, l, t, h.shape, h.fortran)
+	return readArray(r, size, t, h.shape, h.fortran)
 }
 
 type npyHeader struct {

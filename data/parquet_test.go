@@ -1,26 +1,18 @@
 package data
 
 import (
-	"bytes"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	arrays "github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/apache/arrow-go/v18/parquet"
-	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/stretchr/testify/require"
-
-	"steadyfit/internal/testkit"
 )
 
 // The files are written by pandas and pyarrow (scripts/records.py).
@@ -114,27 +106,6 @@ func TestOddParquet(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-func TestBadParquet(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join("testdata", "records", "table.parquet"))
-	require.NoError(t, err)
-	footer := func(n uint32) []byte {
-		raw := slices.Clone(raw)
-		binary.LittleEndian.PutUint32(raw[len(raw)-8:], n)
-		return raw
-	}
-	for name, raw := range map[string][]byte{
-		"cut": raw[:len(raw)-1], "half": raw[:len(raw)/2], "text": bytes.Repeat([]byte("text"), 20), "short": []byte("PAR1"),
-		"footer": footer(math.MaxUint32), "small footer": footer(3), "zipped": compressed(t, raw),
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := put(t, t.TempDir(), "bad.parquet", raw)
-			testkit.Allocates(t, 16<<20, func() { _, err = Open(path, Options{}) })
-			require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrUnsupported), "%v", err)
-			require.ErrorContains(t, err, path)
-		})
-	}
-}
-
 // The file has the encodings of version 2 (scripts/records.py).
 func TestParquetEncodings(t *testing.T) {
 	m, err := Open(filepath.Join("testdata", "records", "encodings.parquet"), Options{})
@@ -164,37 +135,6 @@ func TestParquetEncodings(t *testing.T) {
 	require.Equal(t, smalls, f["small"].Values)
 	require.Equal(t, paths, f["path"].Values)
 	require.Equal(t, names, f["name"].Values)
-}
-
-// A page that exceeds the limit is refused before it is decompressed.
-//
-//lane:skip race (one goroutine)
-func TestParquetIsBounded(t *testing.T) {
-	const groups, size = 16, 1 << 19
-	schema := arrow.NewSchema([]arrow.Field{{Name: "text", Type: arrow.BinaryTypes.String},
-		{Name: "n", Type: arrow.ListOf(arrow.PrimitiveTypes.Int64)}}, nil)
-	b := arrays.NewRecordBuilder(memory.DefaultAllocator, schema)
-	b.Field(0).(*arrays.StringBuilder).Append(strings.Repeat("a", size))
-	b.Field(1).(*arrays.ListBuilder).Append(true)
-	b.Field(1).(*arrays.ListBuilder).ValueBuilder().(*arrays.Int64Builder).AppendValues(make([]int64, size/8), nil)
-	batches := slices.Repeat([]arrow.RecordBatch{b.NewRecordBatch()}, groups)
-	for _, codec := range []compress.Compression{compress.Codecs.Snappy, compress.Codecs.Gzip, compress.Codecs.Zstd,
-		compress.Codecs.Lz4Raw} {
-		options := []parquet.WriterProperty{parquet.WithCompression(codec), parquet.WithDictionaryDefault(false)}
-		path := put(t, t.TempDir(), "a.parquet", parquetOfBatches(t, options, batches...))
-		testkit.Allocates(t, 16<<20, func() {
-			_, err := Open(path, Options{MaxBytes: size})
-			require.ErrorIs(t, err, ErrFormat, codec)
-			require.ErrorContains(t, err, path)
-			require.ErrorContains(t, err, "exceeds configured limit 524288")
-		})
-		_, err := Open(path, Options{MaxBytes: 16 * size})
-		require.ErrorIs(t, err, ErrTooLarge)
-		require.ErrorContains(t, err, "raise Options.MaxBytes")
-		m, err := Open(path, Options{MaxBytes: 4 * groups * size})
-		require.NoError(t, err)
-		require.Equal(t, groups, m.Len())
-	}
 }
 
 // A file with any damaged byte gives values or an error, and never a panic.

@@ -69,13 +69,14 @@ func TestProblems(t *testing.T) {
 	}{
 		{"JSON lines", open("t.jsonl", []byte("{\"a\": null}\n[1]\n{\"a\": 1, \"b\": \"x\"}\n{\"a\": 2}\n{\"a\": 3, "+
 			"\"b\": \"y\", \"a\": 4}\n{\"a\": \"z\", \"b\": \"y\"}\n"), Options{}), []string{
-			": the first problems of each column:",
+			": 5 problems:",
 			`line 1, column "a": found null, expected a number, text, true, false, or an array; fill it in, set missing of a rule`, `line 2: found "[1]"`,
-			`line 3, column "b": found an unknown name`, `line 5, column "b": found an unknown name`,
+			`line 3, column "b": found an unknown name`, `line 5, column "a": found a repeated name`,
+			`line 6, column "b": found an unknown name`,
 		}},
 		{"names of JSON lines", open("t.jsonl", []byte("{\"a\": 1, \"b\": 2, \"c\": 3}\n"+strings.Repeat("{\"a\": \"x\", "+
 			"\"a\": 1}\n{\"a\": 1, \"b\": 2}\n", 9)), Options{}), []string{
-			": the first problems of each column:", `line 2, column "a": found a repeated name`, `line 3, column "c": found no value`,
+			": the first problems:", `line 2, column "a": found a repeated name`, `line 3, column "c": found no value`,
 			`line 4, column "a": found a repeated name`, `line 5, column "c": found no value`,
 		}},
 		{"labels of JSON lines", open("t.jsonl", []byte("{\"a\": 1, \"b\": \"c\"}\n{\"a\": 1, \"b\": \"d\"}\n{\"a\": 1, "+
@@ -90,11 +91,11 @@ func TestProblems(t *testing.T) {
 				": 2 problems:", `record 0, column "b": found "d"`, `record 2, column "b": found "e"`,
 			}},
 		{"many records", open("t.parquet", parquetOf(t, make([]pair, 30)...), Options{}), []string{
-			": the first problems of each column:", `record 0, column "a": found null`, `record 0, column "b": found null`,
+			": the first problems:", `record 0, column "a": found null`, `record 0, column "b": found null`,
 			`record 1, column "a": found null`, `record 1, column "b": found null`,
 		}},
 		{"lengths of records", open("t.tfrecord", recordsOf(manyLengths...), Options{}), []string{
-			": the first problems of each column:", `record 1, column "b": found a value that the first record lacks`,
+			": the first problems:", `record 1, column "b": found a value that the first record lacks`,
 			`record 2, column "b": found a value that the first record lacks`,
 		}},
 		{"npz", open("t.npz", archive(t, member{"a.npy", zip.Store, []byte("no")},
@@ -114,7 +115,7 @@ func TestProblems(t *testing.T) {
 			}
 		})
 	}
-	for n, want := range map[int]string{0: "", 9: "9 problems", 10: "the first 10 problems", 12: "the first 10 problems"} {
+	for n, want := range map[int]string{0: "", 9: "9 problems", 10: "the first problems", 12: "the first problems"} {
 		found := problems{source: "t"}
 		for i := range n {
 			require.Equal(t, i < maxProblems-1, found.add(fmt.Errorf("%d", i)))

@@ -30,18 +30,11 @@ func recordKind(path string) string {
 
 // openRecordFiles opens files of records of one format as a dataset.
 func openRecordFiles(name string, paths []string, o Options) (*InMemory, error) {
-	for _, path := range paths {
-		if recordKind(path) != recordKind(paths[0]) {
-			return nil, fmt.Errorf("%s: %s and %s have different formats; use files of one format, with the extension "+
-				".tfrecord, .tar, .parquet or .arrow: %w", name, paths[0], path, ErrFormat)
-		}
-	}
-	limit := o.limit(paths...)
 	switch recordKind(paths[0]) {
 	case ".parquet":
-		return newTable(name, o).readTyped(paths, openParquet, limit)
+		return newTable(name, o).readTyped(paths, openParquet)
 	case ".arrow":
-		return newTable(name, o).readTyped(paths, openArrow, limit)
+		return newTable(name, o).readTyped(paths, openArrow)
 	}
 	if recordKind(paths[0]) == ".tar" {
 		return openRecords(name, paths, tarFormat{}, o)

@@ -214,10 +214,7 @@ func (s *recordSet) start(raw []byte) (err error) {
 		if _, twice := first[name]; twice {
 			return s.wrong(name, "two values with this name", "unique names, also in upper and lower case")
 		}
-		if first[name] = v; len(first) > maxFields {
-			return recordError(fmt.Sprintf("more than %d values", maxFields), "the inputs of a model",
-				"leave out unused values")
-		}
+		first[name] = v
 	}
 	if err != nil {
 		return err
@@ -233,17 +230,11 @@ func (s *recordSet) start(raw []byte) (err error) {
 	}
 	s.out = s.options.CSV.leaveOut(names, label)
 	s.byName = map[string]int{}
-	isOut := func(name string) bool { return slices.Contains(s.out, name) && !s.options.CSV.keeps(name) }
 	for _, name := range s.options.Ignore {
 		s.byName[name] = onlyLater
 	}
-	for object, all := range ignoredObjects(names, isOut) {
-		if all {
-			s.byName[object] = -1
-		}
-	}
 	for _, name := range names {
-		if isOut(name) {
+		if slices.Contains(s.out, name) {
 			s.byName[name] = -1
 		} else if err := s.addField(name, first[name], name == label); err != nil {
 			return err
@@ -361,12 +352,7 @@ func (s *recordSet) dataset(m *InMemory) error {
 			c = s.images.column()
 		}
 		c.name, c.made, c.file = f.name, f, m.name
-		if s.options.CSV.keeps(f.name) {
-			kept := c
-			kept.name = KeptPrefix + f.name
-			m.columns = append(m.columns, kept)
-		}
-		if f == s.label || slices.Contains(s.out, f.name) {
+		if f == s.label {
 			continue
 		}
 		if m.columns = append(m.columns, c); f.name != sampleWeight || s.options.CSV.input(f.name) != nil {
@@ -377,10 +363,6 @@ func (s *recordSet) dataset(m *InMemory) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", m.name, err)
 	}
-	m.columns = slices.DeleteFunc(m.columns, func(c column) bool {
-		isSource := func(in tableInput) bool { return names[in.columns[0]] == c.name }
-		return s.options.CSV.keeps(c.name) && !slices.ContainsFunc(inputs, isSource)
-	})
 	for _, in := range inputs {
 		if in.joined {
 			return fmt.Errorf("%s: columns of a table together as input %s are %w in records; write Parquet or CSV", m.name,

@@ -504,7 +504,7 @@ func readHostile(t *testing.T, name string, raw []byte, most int) {
 	var m *InMemory
 	var err error
 	path := put(t, t.TempDir(), name, raw)
-	testkit.Allocates(t, most, func() { m, err = Open(path, Options{MaxBytes: 1 << 20, Images: ImageOptions{Size: 1}}) })
+	testkit.Allocates(t, most, func() { m, err = Open(path, Options{Images: ImageOptions{Size: 1}}) })
 	if err != nil {
 		require.True(t, errors.Is(err, ErrFormat) || errors.Is(err, ErrField) || errors.Is(err, ErrTooLarge) ||
 			errors.Is(err, ErrUnsupported), "%v", err)

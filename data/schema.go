@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"steadyfit/internal/dtype"
+	"steadyfit/internal/files"
 )
 
 // Schema has rules for columns of a table by name: CSV with a header, JSON lines, Parquet or Arrow. A
@@ -104,17 +104,9 @@ var boolRule = &Rule{Type: "bool", asBool: true}
 
 // ReadSchema reads a schema from a YAML file, which has the mapping columns with a rule for each name.
 func ReadSchema(path string) (*Schema, error) {
-	f, size, err := openFile(path)
+	content, err := files.Read(path, maxSchema)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	if size > maxSchema {
-		return nil, fmt.Errorf("%s: %d bytes, expected at most %d: %w", path, size, maxSchema, ErrFormat)
-	}
-	content, err := io.ReadAll(io.LimitReader(f, maxSchema))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	s := &Schema{}
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
@@ -172,11 +164,6 @@ func (r *Rule) complete() error {
 		return fmt.Errorf("unit: found %s, expected days or seconds: %w", quote(r.Unit), ErrFormat)
 	case (r.TrueValues == nil) != (r.FalseValues == nil):
 		return fmt.Errorf("true_values and false_values belong together: %w", ErrFormat)
-	}
-	for _, word := range r.TrueValues {
-		if contains(r.FalseValues, word) {
-			return fmt.Errorf("%s is in true_values and in false_values: %w", quote(word), ErrFormat)
-		}
 	}
 	if err := r.checkSeparators(); err != nil {
 		return err
@@ -351,9 +338,7 @@ func (r Rule) Renumbers(now Rule) (cell, before, after string) {
 	}
 	var texts []string
 	for _, rule := range []Rule{r, now} {
-		date := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC).Format(rule.layout)
-		texts = slices.Concat(texts, slices.Sorted(maps.Keys(rule.Values)), rule.TrueValues, rule.FalseValues, rule.NAValues,
-			[]string{date})
+		texts = slices.Concat(texts, slices.Sorted(maps.Keys(rule.Values)), rule.TrueValues, rule.FalseValues, rule.NAValues)
 	}
 	for _, text := range append(texts, "true", "false", "1", "0", "1,234", "1.234", "") {
 		was, refused := r.read(text)

@@ -3,7 +3,6 @@ package data
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -71,48 +70,10 @@ type guess struct {
 	fits           []fit          // the first one becomes the rule
 }
 
-// fit is a rule that all cells fit so far, except for a few words.
+// fit is a rule that all cells fit so far, and the sum of their numbers.
 type fit struct {
 	Rule
-	sum   float64        // of the numbers of the cells
-	words map[string]int // the cells that do not fit
-}
-
-// maxWords is the maximum number of words that do not fit a rule, and perWord the number of cells that a column must
-// have for each cell with such a word. The words then mean missing values, such as "unknown" among ages.
-const (
-	maxWords = 2
-	perWord  = 10
-)
-
-// skip notes a cell that does not fit. It returns false if the rule is not the one of the column.
-func (f *fit) skip(cell string) bool {
-	if f.words == nil {
-		f.words = map[string]int{}
-	}
-	f.words[cell]++
-	return f.Type != "bool" && len(f.words) <= maxWords && !strings.ContainsAny(cell, "0123456789")
-}
-
-// SuggestRule returns a rule of a schema, as YAML, that reads a cell as a number; "" if none is known.
-func SuggestRule(cell string) string {
-	g := newGuess("")
-	g.add(cell)
-	if g.decide(); len(g.fits) == 0 || g.missing > 0 {
-		return ""
-	}
-	first, other := g.fits[0], g.other()
-	for _, f := range g.fits {
-		if strings.Contains(cell, ".") && f.Thousands == "," && slices.Equal(f.Strip, first.Strip) {
-			first = f // which also reads larger amounts
-		}
-	}
-	text, _ := json.Marshal(first.Rule) // a rule has texts only
-	if other == nil {
-		return string(text)
-	}
-	or, _ := json.Marshal(other.Rule)
-	return fmt.Sprintf("%s (%.9g) or %s (%.9g)", text, first.sum, or, other.sum)
+	sum float64
 }
 
 // other returns a rule that reads the cells as other numbers than the first one does, such as 2,137 as 2.137 or 2137;
@@ -176,8 +137,6 @@ func (g *guess) add(cell string) {
 		if ok {
 			number, _ := strconv.ParseFloat(text, 64) // convert has checked it
 			f.sum += number
-		}
-		if ok || f.skip(cell) {
 			fits = append(fits, f)
 		}
 	}
@@ -190,31 +149,8 @@ func (g *guess) add(cell string) {
 	}
 }
 
-// decide keeps the rules that the fewest words do not fit. These words then mean missing values.
-func (g *guess) decide() {
-	least := maxWords + 1
-	for _, f := range g.fits {
-		cells := 0
-		for _, n := range f.words {
-			cells += n
-		}
-		if perWord*cells <= g.cells-g.missing {
-			least = min(least, len(f.words))
-		}
-	}
-	g.fits = slices.DeleteFunc(g.fits, func(f fit) bool { return len(f.words) != least })
-	if len(g.fits) == 0 {
-		return
-	}
-	for word, n := range g.fits[0].words {
-		g.notAvailable[word] = true
-		g.missing += n
-	}
-}
-
 // node returns the rule as YAML with comments.
 func (g *guess) node() (*yaml.Node, error) {
-	g.decide()
 	present := g.cells - g.missing
 	r := Rule{Type: "text"}
 	switch {
@@ -234,7 +170,7 @@ func (g *guess) node() (*yaml.Node, error) {
 	if err := node.Encode(r); err != nil {
 		return nil, err
 	}
-	node.Content[1].LineComment = g.comment(r)
+	node.Content[1].LineComment = g.comment()
 	if g.missing > 0 && r.Type != "text" {
 		value := &yaml.Node{Kind: yaml.ScalarNode, Value: missingIsError}
 		value.LineComment = fmt.Sprintf("%d of %d cells", g.missing, g.cells)
@@ -250,22 +186,15 @@ func (g *guess) node() (*yaml.Node, error) {
 	return node, nil
 }
 
-// comment says what the rule r of the column leaves open.
-func (g *guess) comment(r Rule) string {
-	amounts := 0
-	for value := range r.Values {
-		if strings.ContainsAny(value, "0123456789") {
-			amounts++
-		}
-	}
+// comment says what the rule of the column leaves open.
+func (g *guess) comment() string {
 	switch other := g.other(); {
-	case len(g.fits) > 1 && r.Type == "date" && g.fits[1].Type == "date":
+	case g.cells == g.missing:
+	case len(g.fits) > 1 && g.fits[0].Type == "date" && g.fits[1].Type == "date":
 		return "or the format " + g.fits[1].Format + ": each cell fits both"
 	case other != nil:
 		return fmt.Sprintf("or thousands '%s' and decimal '%s': each cell fits both", other.Thousands,
 			cmp.Or(other.Decimal, "."))
-	case 2*amounts > len(r.Values):
-		return "in the order of the texts; if the values are amounts, write all of them as numbers"
 	}
 	return ""
 }

@@ -48,8 +48,8 @@ type CSVOptions struct {
 	// InputsOnly leaves out columns that feed no input (InMemory.LeftOut), except the label and sample_weight.
 	InputsOnly bool
 	// Keep are columns that become fields of text, or of their type if they have lists, with KeptPrefix before their
-	// names, unchanged and without a rule. In records, the fields have the types of the values. A kept column also is the
-	// label or part of an input, but without FieldSpec.Columns, a row of values takes kept columns only if it needs them.
+	// names, unchanged and without a rule. In records, they are fields with their own names. A kept column also is the label
+	// or part of an input, but a row of values takes only those in FieldSpec.Columns.
 	Keep []string
 	// Schema has rules for columns; nil means none.
 	Schema *Schema
@@ -105,6 +105,18 @@ type cell struct {
 	encoded bool
 }
 
+// bytes returns the approximate size of the values in memory.
+func (c *cell) bytes() int64 {
+	if c.values != nil && c.shape != nil {
+		return int64(c.shape[0] * c.values.kind().Size)
+	}
+	n := 8 + len(c.text) + 16*len(c.items)
+	for _, item := range c.items {
+		n += len(item.text)
+	}
+	return int64(n)
+}
+
 // scalar is a single value.
 type scalar struct {
 	kind cellKind
@@ -118,17 +130,17 @@ type table struct {
 	images  ImageOptions
 	source  rowSource
 	found   problems
-	values  *limit // of the values in memory, for a file of text
 
-	names  []string // nil if the columns have no names
-	label  int      // the index of the column of the label, or -1
-	out    []string // the columns that are left out
-	rules  []*Rule  // by column; nil for a column without a rule
-	named  []string // the classes that the file states for integer labels; nil if it states none
-	fields []*tableField
-	n      int
-	lines  []int      // line of each row; nil for typed columns
-	parts  []filePart // the files, for typed columns
+	names   []string // nil if the columns have no names
+	label   int      // the index of the column of the label, or -1
+	out     []string // the columns that are left out
+	rules   []*Rule  // by column; nil for a column without a rule
+	fields  []*tableField
+	n       int
+	bytes   int64      // approximate size of the values
+	checked int64      // the size for which the free memory is checked next
+	lines   []int      // line of each row; nil for typed columns
+	parts   []filePart // the files, for typed columns
 }
 
 // filePart is a file of a dataset of several files.
@@ -144,7 +156,8 @@ func partOf(parts []filePart, row int) (i int, path string, record int) {
 }
 
 func newTable(name string, o Options) *table {
-	return &table{file: name, options: o.CSV, images: o.Images, label: -1, found: problems{source: name}}
+	return &table{file: name, options: o.CSV, images: o.Images, label: -1, found: problems{source: name},
+		checked: fewBytes}
 }
 
 // readText reads the rows of a file of text as a dataset.
@@ -157,8 +170,7 @@ func (t *table) readText(source rowSource) (*InMemory, error) {
 }
 
 // readTyped reads the rows of files with typed columns as a dataset.
-func (t *table) readTyped(paths []string, open func(io.ReaderAt, int64, *limit) (*typedRows, error),
-	l *limit) (*InMemory, error) {
+func (t *table) readTyped(paths []string, open func(io.ReaderAt, int64) (*typedRows, error)) (*InMemory, error) {
 	name := t.file
 	var first []typedColumn
 	for _, path := range paths {
@@ -167,7 +179,7 @@ func (t *table) readTyped(paths []string, open func(io.ReaderAt, int64, *limit) 
 		if err != nil {
 			return nil, err
 		}
-		source, err := open(f, size, l)
+		source, err := open(f, size)
 		if err == nil && first == nil {
 			first = source.columns
 		}
@@ -237,10 +249,6 @@ func (t *table) start() error {
 	t.names, t.rules = names, make([]*Rule, columns)
 	if err := t.findLabel(columns); err != nil {
 		return err
-	}
-	known := len(t.options.Classes)+len(t.options.Names) > 0
-	if s, ok := t.source.(*typedRows); ok && (known || t.options.Numbers == "") {
-		t.named = s.classes[t.options.Label]
 	}
 	t.out = t.options.leaveOut(names, t.options.Label)
 	isRead := func(name string) bool { return name == t.options.Label || t.options.keeps(name) }
@@ -315,10 +323,7 @@ func (t *table) layOut(first []cell) error {
 	}
 	if t.label >= 0 {
 		y := &tableField{name: "y", columns: []int{t.label}, whole: true}
-		if y.labels, err = newLabels(t.options); err == nil && y.labels.class == nil && y.labels.model == nil {
-			err = y.labels.list(t.named)
-		}
-		if err != nil {
+		if y.labels, err = newLabels(t.options); err != nil {
 			return err
 		}
 		t.fields = append(t.fields, y)
@@ -392,7 +397,13 @@ func (t *table) row(cells []cell) bool {
 	if t.n++; t.lines != nil {
 		line, _ := t.source.place(0)
 		t.lines = append(t.lines, line)
-		if err := t.values.take(int64(8 * (1 + len(cells)))); err != nil {
+	}
+	for i := range cells {
+		t.bytes += cells[i].bytes()
+	}
+	if t.bytes > t.checked {
+		t.checked = 2 * t.bytes
+		if err := checkMemory(t.bytes); err != nil { // as much again
 			return t.fail(err)
 		}
 	}
@@ -424,41 +435,16 @@ func (t *table) add(f *tableField, column int, c *cell) error {
 		}
 	}
 	err := t.options.Schema.apply(t.rules[column], c)
-	if column == t.label && t.named != nil && c.kind == numberCell && err == nil {
-		err = t.nameLabel(c)
-	}
 	if err == nil {
 		err = f.add(*c)
 	}
 	if row := (*RowError)(nil); errors.As(err, &row) {
 		row.Row, row.Column = t.source.place(column)
-		row.Fix = t.advice(f, row.Fix, c.text)
+		if row.Fix == numberFix && t.label < 0 && len(t.options.Inputs) < 2 {
+			row.Fix += "; if the column is the label, select it as the label"
+		}
 	}
 	return err
-}
-
-// advice adds to the advice for a text of a field where a number is expected.
-func (t *table) advice(f *tableField, fix, text string) string {
-	switch rule := SuggestRule(text); {
-	case fix == numberFix && t.label < 0 && len(t.options.Inputs) < 2:
-		return fix + "; if the column is the label, select it as the label"
-	case (fix == numberFix || fix == labelFix || fix == dateFix) && rule != "":
-		return fix + "; the rule " + rule + " reads it"
-	case fix == numberFix && f.empty() && !f.joined && len(text) <= maxQuoted && !slices.Contains(notAvailable, text):
-		return fmt.Sprintf("%s; a rule such as {type: category, values: {%q: 0, ...}} gives names numbers", fix, text)
-	}
-	return fix
-}
-
-// nameLabel replaces an integer label by the name of its class in the file.
-func (t *table) nameLabel(c *cell) error {
-	class, err := strconv.Atoi(textOf(c.values, c.at))
-	if err != nil || class < 0 || class >= len(t.named) {
-		return wrongCell(textOf(c.values, c.at), fmt.Sprintf("a class from 0 to %d, which the metadata of "+
-			"the file names", len(t.named)-1), "remove the row")
-	}
-	c.scalar, c.values = scalar{textCell, t.named[class]}, nil
-	return nil
 }
 
 // isImage reports whether a cell of a typed column, or of bytes, is an image to decode, which begins like one, unless

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -208,20 +207,13 @@ func (f *tableField) addNumber(text string) error {
 	return nil
 }
 
-// wholeNumber returns the integer of 64 bits that equals a number, such as 3.0 or 1e3.
+// wholeNumber returns an integer of 64 bits, which may be written as a float below 2^53, such as 3.0 or 1e3.
 func wholeNumber(text string) (int64, bool) {
 	if v, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return v, true
 	}
 	v, err := strconv.ParseFloat(text, 64)
-	if err != nil || !isDecimal(text) || v != math.Trunc(v) || math.Abs(v) > 1<<63 {
-		return 0, false
-	}
-	if math.Abs(v) < 1<<31 {
-		return int64(v), true
-	}
-	r, ok := new(big.Rat).SetString(text)
-	return r.Num().Int64(), ok && r.IsInt() && r.Num().IsInt64()
+	return int64(v), err == nil && isDecimal(text) && v == math.Trunc(v) && math.Abs(v) < 1<<53
 }
 
 // floats makes floats of the numbers.
@@ -296,15 +288,15 @@ func (f *tableField) array(n int) Array {
 		}
 		a.Values = v.values(0, v.len())
 	case f.texts != nil:
-		a.Values = compact(f.texts)
+		a.Values = slices.Clone(f.texts)
 	case f.bools != nil:
-		a.Values = compact(f.bools)
+		a.Values = slices.Clone(f.bools)
 	case f.ints != nil:
-		a.Values = compact(f.ints)
+		a.Values = slices.Clone(f.ints)
 	case f.wide != nil:
-		a.Values = compact(f.wide)
+		a.Values = slices.Clone(f.wide)
 	default:
-		a.Values = compact(f.narrow)
+		a.Values = slices.Clone(f.narrow)
 	}
 	return a
 }
@@ -321,31 +313,17 @@ func wholeLabels(labels vec[float64]) vector {
 	return whole
 }
 
-// compact returns a slice without much spare capacity.
-func compact[T any](values []T) []T {
-	if spare := cap(values) - len(values); spare > len(values)/32 {
-		return append(make([]T, 0, len(values)), values...)
-	}
-	return values
-}
-
 // labels numbers the classes of a label.
 type labels struct {
-	class     map[string]int64 // numbers of the classes; nil while labels are numbers
-	numbers   string           // why text labels without listed classes are errors; empty if they are names
-	listed    []string         // class names from the options
-	model     []string         // class names of the model, which text labels have
-	ambiguous []string         // class names of the model that are also the numbers of other classes
-	found     []string         // class names in the rows, if the options have none
+	class   map[string]int64 // numbers of the classes; nil while labels are numbers
+	numbers string           // why text labels without listed classes are errors; empty if they are names
+	listed  []string         // class names from the options
+	model   []string         // class names of the model, which text labels have
+	found   []string         // class names in the rows, if the options have none
 }
 
 func newLabels(o CSVOptions) (*labels, error) {
 	l := &labels{model: o.Names, numbers: o.Numbers}
-	for class, name := range o.Names {
-		if number, err := strconv.Atoi(name); err == nil && number != class {
-			l.ambiguous = append(l.ambiguous, name)
-		}
-	}
 	return l, l.list(o.Classes)
 }
 
@@ -404,14 +382,8 @@ func (f *tableField) addNumericLabel(c scalar, text string, isText bool) error {
 	case c.kind == boolCell:
 		f.ints = append(f.ints, map[string]int64{"true": 1}[text])
 		return nil
-	case c.kind == rawCell && slices.Contains(f.labels.ambiguous, text):
-		return wrongCell(quote(text), "a label that is not both a number and the name of a class with another number",
-			"write class numbers as an array (.npz), or class names as texts in JSON lines")
 	case isText:
 		return wrongCell(quote(text), "a number as in the first row", "correct it, or list all classes if labels are names")
-	}
-	if _, err := strconv.ParseInt(text, 10, 64); errors.Is(err, strconv.ErrRange) && !f.real {
-		return wrongCell(quote(text), "an integer within int64", "use smaller class numbers, or write it as a float")
 	}
 	return f.addNumber(text)
 }

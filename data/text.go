@@ -11,13 +11,13 @@ import (
 )
 
 // openText reads a CSV file or JSON lines.
-func openText(path string, o Options, l *limit) (*InMemory, error) {
+func openText(path string, o Options) (*InMemory, error) {
 	r, err := openPlain(path)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	return readTextTable(path, r, o, l)
+	return readTextTable(path, r, o)
 }
 
 // Parse reads the content of a CSV file or of JSON lines, whose name has the extension of such a file.
@@ -26,16 +26,16 @@ func Parse(name string, content []byte, o Options) (*InMemory, error) {
 		return nil, fmt.Errorf("%s: the extension is %w; expected .csv, .tsv, .jsonl or .ndjson", name, ErrUnsupported)
 	}
 	o.CSV.ignore = o.Ignore
-	return readTextTable(name, bytes.NewReader(content), o, newLimit(o.MaxBytes))
+	return readTextTable(name, bytes.NewReader(content), o)
 }
 
 // readTextTable reads a table from the content of a file.
-func readTextTable(path string, r io.Reader, o Options, l *limit) (*InMemory, error) {
+func readTextTable(path string, r io.Reader, o Options) (*InMemory, error) {
 	size := 64 << 10
 	if content, ok := r.(*bytes.Reader); ok {
 		size = min(max(content.Len(), 512), size)
 	}
-	text, err := textReader(bufio.NewReaderSize(l.reader(r), size))
+	text, err := textReader(bufio.NewReaderSize(r, size))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, corrupt(err))
 	}
@@ -43,11 +43,7 @@ func readTextTable(path string, r io.Reader, o Options, l *limit) (*InMemory, er
 	if ext := plainExt(path); ext != ".jsonl" {
 		source = newCSVRows(text, o.CSV, map[string]rune{".csv": ',', ".tsv": '\t'}[ext])
 	}
-	t := newTable(path, o)
-	if l != nil {
-		t.values = newLimit(l.max)
-	}
-	return t.readText(source)
+	return newTable(path, o).readText(source)
 }
 
 // plainExt returns the extension of a file that may be compressed, in lower case; .jsonl stands for .ndjson.
@@ -65,13 +61,8 @@ func textReader(b *bufio.Reader) (io.Reader, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte{0xff, 0xfe}), bytes.HasPrefix(head, []byte{0xfe, 0xff}):
 		return nil, fmt.Errorf("UTF-16 text, which is %w; save it as UTF-8", ErrUnsupported)
-	case bytes.HasPrefix(head, []byte("PK\x03\x04")):
-		return nil, fmt.Errorf("a zip archive or a spreadsheet, not text; export it as CSV: %w", ErrFormat)
-	case bytes.IndexByte(head, '\n') < 0 && bytes.IndexByte(bytes.TrimRight(head, "\r"), '\r') >= 0:
-		return nil, fmt.Errorf("lines that end with CR only, which is %w; write them with LF, as with tr '\\r' '\\n'",
-			ErrUnsupported)
 	case bytes.IndexByte(head, 0) >= 0:
-		return nil, fmt.Errorf("binary, not text: %w", ErrFormat)
+		return nil, fmt.Errorf("binary, not text; export a spreadsheet as CSV: %w", ErrFormat)
 	}
 	if mark := []byte("\xef\xbb\xbf"); bytes.HasPrefix(head, mark) {
 		if _, err := b.Discard(len(mark)); err != nil {
@@ -81,24 +72,11 @@ func textReader(b *bufio.Reader) (io.Reader, error) {
 	return b, nil
 }
 
-// damaged returns the error for a line of text with NUL bytes. A file has them if a block of it is lost.
-func damaged(line int) error {
-	return &RowError{Row: line, Found: "NUL bytes", Expected: "text",
-		Fix: "the file is damaged or binary; copy or export it again", Err: ErrFormat}
-}
-
-// notUTF8 describes text that is not UTF-8. The error has the number of the line in the text. Of a long
-// text, it shows the part from the first invalid byte.
+// notUTF8 describes text that is not UTF-8. Of a long text, it shows the part from the first invalid byte.
 func notUTF8(text string) *RowError {
-	at := 0
-	for r, size := utf8.DecodeRuneInString(text); r != utf8.RuneError || size > 1; {
-		at += size
-		r, size = utf8.DecodeRuneInString(text[at:])
+	if at := strings.IndexFunc(text, func(r rune) bool { return r == utf8.RuneError }); len(text) > maxQuoted {
+		text = text[at:]
 	}
-	wrong := &RowError{Unit: "line", Row: 1 + strings.Count(text[:at], "\n"), Expected: "text in UTF-8", Err: ErrFormat,
-		Found: quote(text), Fix: "convert the file, for example with iconv -f latin1 -t utf-8"}
-	if len(text) > maxQuoted {
-		wrong.Found = quote(text[at:])
-	}
-	return wrong
+	return &RowError{Found: quote(text), Expected: "text in UTF-8", Err: ErrFormat,
+		Fix: "convert the file, for example with iconv -f latin1 -t utf-8"}
 }

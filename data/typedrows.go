@@ -1,25 +1,18 @@
 package data
 
 import (
-	"cmp"
-	"encoding/json"
 	"fmt"
-	"io"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	arrays "github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/arrio"
-	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"steadyfit/data/internal/fault"
 	"steadyfit/internal/dtype"
-	"steadyfit/option"
 )
 
 // typedColumn is a column of a Parquet or Arrow file.
@@ -48,7 +41,8 @@ func typedColumns(fields []arrow.Field, parent string, path []int) (columns []ty
 		if list, ok := of.(arrow.ListLikeType); ok {
 			c.list, of = true, list.Elem()
 		}
-		if categories, ok := of.(*arrow.DictionaryType); ok {
+		categories, isCategory := of.(*arrow.DictionaryType)
+		if isCategory {
 			of = categories.ValueType
 		}
 		c.what = of.Name()
@@ -62,7 +56,9 @@ func typedColumns(fields []arrow.Field, parent string, path []int) (columns []ty
 		case arrow.LIST, arrow.LARGE_LIST, arrow.FIXED_SIZE_LIST:
 			c.what = "nested lists"
 		default:
-			if id == arrow.BOOL || id == arrow.FLOAT32 || id == arrow.FLOAT64 || arrow.IsInteger(id) {
+			if isCategory && c.list {
+				c.what = "lists of categories"
+			} else if id == arrow.BOOL || id == arrow.FLOAT32 || id == arrow.FLOAT64 || arrow.IsInteger(id) {
 				c.kind = dtype.ByName(of.Name())
 			}
 		}
@@ -75,11 +71,7 @@ func typedColumns(fields []arrow.Field, parent string, path []int) (columns []ty
 type typedRows struct {
 	columns []typedColumn
 	// open begins to read the columns that are wanted.
-	open    func(wanted []bool) (arrio.Reader, error)
-	limit   *limit
-	memory  *boundedMemory
-	total   int64 // rows that the metadata states; -1 if it states none
-	classes map[string][]string
+	open func(wanted []bool) (arrio.Reader, error)
 
 	wanted  []bool
 	batches arrio.Reader
@@ -90,36 +82,16 @@ type typedRows struct {
 	cells   []cell
 }
 
-// newTypedRows returns a reader of the columns of a schema. metadata is that of the key "huggingface".
-func newTypedRows(schema *arrow.Schema, metadata string, l *limit) (*typedRows, error) {
+// newTypedRows returns a reader of the columns of a schema.
+func newTypedRows(schema *arrow.Schema, open func(wanted []bool) (arrio.Reader, error)) *typedRows {
 	columns, _ := typedColumns(schema.Fields(), "", nil)
-	if n := len(columns); n > maxFields {
-		return nil, fmt.Errorf("%d columns, expected at most %d: remove unused columns: %w", n, maxFields, ErrFormat)
-	}
-	s := &typedRows{columns: columns, limit: l, total: -1,
-		classes: namedClasses(metadata), cells: make([]cell, len(columns))}
+	s := &typedRows{columns: columns, open: open, cells: make([]cell, len(columns))}
 	for i, c := range columns {
 		if s.wanted = append(s.wanted, c.kind != nil); c.kind == nil {
 			s.cells[i] = cell{scalar: scalar{otherCell, c.what}}
 		}
 	}
-	return s, nil
-}
-
-// namedClasses returns the names of classes that Hugging Face's datasets write into the metadata, by column.
-func namedClasses(metadata string) map[string][]string {
-	var content struct {
-		Info struct{ Features map[string]json.RawMessage }
-	}
-	classes := map[string][]string{}
-	_ = json.Unmarshal([]byte(metadata), &content) // other metadata names no classes
-	for column, raw := range content.Info.Features {
-		var feature struct{ Names []string }
-		if json.Unmarshal(raw, &feature) == nil && len(feature.Names) > 0 {
-			classes[column] = feature.Names
-		}
-	}
-	return classes
+	return s
 }
 
 func (s *typedRows) flat() bool { return false }
@@ -145,11 +117,6 @@ func (s *typedRows) place(column int) (record int, name string) {
 }
 
 func (s *typedRows) next() (cells []cell, err error) {
-	defer func() {
-		if s.memory.err != nil {
-			err = s.memory.err
-		}
-	}()
 	defer fault.Recovered(&err)
 	for s.row == s.rows {
 		if err := s.advance(); err != nil {
@@ -160,10 +127,7 @@ func (s *typedRows) next() (cells []cell, err error) {
 		if !s.wanted[i] {
 			continue
 		}
-		if s.cells[i], err = s.values[i].cell(s.row); err == nil {
-			err = s.limit.take(s.cells[i].bytes())
-		}
-		if err != nil {
+		if s.cells[i], err = s.values[i].cell(s.row); err != nil {
 			return nil, fmt.Errorf("column %q: %w", c.name, err)
 		}
 	}
@@ -180,9 +144,6 @@ func (s *typedRows) advance() (err error) {
 		}
 	}
 	batch, err := s.batches.Read()
-	if err == io.EOF && s.total >= 0 && int64(s.number) != s.total {
-		return fmt.Errorf("%d rows, and the metadata states %d: %w", s.number, s.total, ErrFormat)
-	}
 	if err != nil {
 		return err
 	}
@@ -190,11 +151,8 @@ func (s *typedRows) advance() (err error) {
 	columns, paths := typedColumns(batch.Schema().Fields(), "", nil)
 	for at, c := range columns {
 		i := slices.Index(s.columns, c)
-		if i < 0 || !s.wanted[i] {
-			continue
-		}
-		if s.values[i], err = newTypedValues(c, batch, paths[at]); err != nil {
-			return fmt.Errorf("column %q: %w", c.name, err)
+		if i >= 0 && s.wanted[i] {
+			s.values[i] = newTypedValues(c, batch, paths[at])
 		}
 	}
 	return nil
@@ -211,7 +169,7 @@ type typedValues struct {
 	date     bool
 }
 
-func newTypedValues(c typedColumn, batch arrow.RecordBatch, path []int) (v typedValues, err error) {
+func newTypedValues(c typedColumn, batch arrow.RecordBatch, path []int) (v typedValues) {
 	v.rows, v.date = batch.Column(path[0]), c.date
 	for _, field := range path[1:] {
 		v.around = append(v.around, v.rows)
@@ -222,42 +180,17 @@ func newTypedValues(c typedColumn, batch arrow.RecordBatch, path []int) (v typed
 		v.elements = v.list.ListValues()
 	}
 	v.texts = v.elements
-	categories, isCategory := v.elements.(*arrays.Dictionary)
-	if isCategory {
+	if categories, ok := v.elements.(*arrays.Dictionary); ok {
 		v.texts = categories.Dictionary()
 	}
-	for _, values := range []arrow.Array{v.rows, v.elements, v.texts} {
-		if bits := bitsOf(values) + bitsOf(v.elements); values.Len() > bits {
-			return v, fmt.Errorf("%d values, more than fit in its %d bits: %w", values.Len(), bits, ErrFormat)
-		}
-	}
 	if c.kind.Kind >= dtype.BoolKind || v.texts.Len() == 0 {
-		return v, nil
+		return v
 	}
 	first, n := v.texts.Data().Offset(), v.texts.Len()
 	raw := v.texts.Data().Buffers()[1].Bytes()[first*c.kind.Size : (first+n)*c.kind.Size]
 	v.numbers = makeVector(c.kind, n)
 	copy(bytesOf(v.numbers, 0, n), raw)
-	if isCategory {
-		all := makeVector(c.kind, categories.Len())
-		for i := range categories.Len() {
-			if at := categories.GetValueIndex(i); categories.IsValid(i) {
-				_ = v.numbers.copyTo(all, i, at, at+1) // copying in memory cannot fail
-			}
-		}
-		v.numbers = all
-	}
-	return v, nil
-}
-
-// bitsOf returns the size of the buffers of an array. Each value takes at least one bit of them.
-func bitsOf(values arrow.Array) (bits int) {
-	for _, b := range values.Data().Buffers() {
-		if b != nil {
-			bits += 8 * b.Len()
-		}
-	}
-	return bits
+	return v
 }
 
 // cell returns the cell of a row.
@@ -296,7 +229,7 @@ func (v *typedValues) element(i int) cell {
 		return cell{scalar: scalar{kind: nullCell}}
 	}
 	if v.numbers != nil {
-		return cell{scalar: scalar{kind: numberCell}, values: v.numbers, at: i}
+		return cell{scalar: scalar{kind: numberCell}, values: v.numbers, at: at}
 	}
 	kind, text := textCell, ""
 	if v.date {
@@ -318,55 +251,3 @@ func (v *typedValues) element(i int) cell {
 	}
 	return cell{scalar: scalar{kind, text}}
 }
-
-// bytes returns the approximate size of the values in memory.
-func (c *cell) bytes() int64 {
-	n := int64(len(c.text))
-	for _, item := range c.items {
-		n += 16 + int64(len(item.text))
-	}
-	if c.values != nil && c.shape != nil {
-		return int64(c.shape[0] * c.values.kind().Size)
-	}
-	return 16 + n
-}
-
-// boundedMemory is the memory that the Arrow library uses for the values of a file.
-type boundedMemory struct {
-	memory.GoAllocator
-	most int64
-	used atomic.Int64 // the library also frees memory in finalizers
-	err  error        // why the library stopped; nil as long as used is at most most
-}
-
-func newBoundedMemory(l *limit) *boundedMemory {
-	if l == nil {
-		return &boundedMemory{most: math.MaxInt64}
-	}
-	return &boundedMemory{most: l.max}
-}
-
-// take counts n bytes. It panics if they exceed the limit, since the library expects that an allocation succeeds.
-func (m *boundedMemory) take(n int) {
-	if used := m.used.Add(int64(n)); used > m.most {
-		m.err = cmp.Or(m.err, option.Errorf("%w: values of %d bytes or more are needed at a time when decompressed, and the "+
-			"limit is %d; write smaller record batches or pages, or raise {Options.MaxBytes} if the data is meant to be that "+
-			"large", ErrTooLarge, used, m.most))
-		panic(m.err) //nolint:forbidigo // The library has no error for an allocation; the reader recovers.
-	}
-}
-
-// Allocate implements memory.Allocator.
-func (m *boundedMemory) Allocate(size int) []byte {
-	m.take(size)
-	return m.GoAllocator.Allocate(size)
-}
-
-// Reallocate implements memory.Allocator.
-func (m *boundedMemory) Reallocate(size int, b []byte) []byte {
-	m.take(size - len(b))
-	return m.GoAllocator.Reallocate(size, b)
-}
-
-// Free implements memory.Allocator.
-func (m *boundedMemory) Free(b []byte) { m.used.Add(-int64(len(b))) }

@@ -132,6 +132,16 @@ func bytesOf(v vector, from, to int) []byte {
 	return unsafe.Slice((*byte)(v.element(from)), (to-from)*size)
 }
 
+// bytesIn returns the size of values in memory.
+func bytesIn(v vector) (size int64) {
+	if texts, ok := v.(vec[string]); ok {
+		for _, text := range texts {
+			size += int64(len(text))
+		}
+	}
+	return size + int64(v.len())*int64(v.kind().Size)
+}
+
 func elements(shape []int) (int, error) {
 	n, empty := 1, slices.Contains(shape, 0)
 	for _, d := range shape {
@@ -158,23 +168,32 @@ type fileType struct {
 	utf32 bool // text with four bytes per character
 }
 
-// readArray reads an array up to the end of r, and counts it against the limit.
-func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool) (Array, error) {
-	n, err := elements(shape)
-	if err != nil {
-		return Array{}, err
+// fits returns an error if count elements have more than size bytes.
+func (t fileType) fits(count int, size int64) error {
+	if int64(count) > size/int64(t.size) {
+		return fmt.Errorf("truncated: the header states %d values of %d bytes, the file has %d bytes: %w", count, t.size,
+			size, ErrFormat)
 	}
-	first, err := l.expect(n, t.size)
+	return nil
+}
+
+// readArray reads an array up to the end of r, which has at most size bytes.
+func readArray(r io.Reader, size int64, t fileType, shape []int, fortran bool) (Array, error) {
+	n, err := elements(shape)
+	if err == nil {
+		err = t.fits(n, size)
+	}
+	if err == nil {
+		err = checkMemory(int64(n) * int64(t.kind.Size))
+	}
 	if err != nil {
 		return Array{}, err
 	}
 	var v vector
 	if t.kind.Kind == dtype.StringKind {
-		if err = l.take(int64(n) * int64(t.kind.Size)); err == nil { // of the texts in memory
-			v, err = readText(r, t, n)
-		}
+		v, err = readText(r, t, n)
 	} else {
-		v, err = readNumbers(r, t, n, first)
+		v, err = readNumbers(r, t, n)
 	}
 	if err != nil {
 		return Array{}, corrupt(err)
@@ -192,36 +211,25 @@ func readArray(r io.Reader, l *limit, t fileType, shape []int, fortran bool) (Ar
 	return Array{Shape: shape, Values: v.values(0, n)}, nil
 }
 
-// readNumbers reads count numbers or bools. Since count may be wrong, memory is allocated in advance
-// only for the first ones, and grows as more bytes are read.
-func readNumbers(r io.Reader, t fileType, count, first int) (vector, error) {
-	const chunk = 64 << 10 // a multiple of all element sizes
-	v := makeVector(t.kind, first)
-	for at := 0; at < count; {
-		n := min(chunk/t.size, count-at)
-		if more := at + n - v.len(); more > 0 {
-			v = v.extend(more)
+// readNumbers reads count numbers or bools.
+func readNumbers(r io.Reader, t fileType, count int) (vector, error) {
+	v := makeVector(t.kind, count)
+	raw := bytesOf(v, 0, count)
+	if got, err := io.ReadFull(r, raw); err == io.EOF || err == io.ErrUnexpectedEOF {
+		return nil, fmt.Errorf("truncated: the header states %d bytes of values, the file has %d: %w", len(raw), got,
+			ErrFormat)
+	} else if err != nil {
+		return nil, err
+	}
+	if t.kind.Kind == dtype.BoolKind {
+		for i, b := range raw {
+			raw[i] = min(b, 1)
 		}
-		raw := bytesOf(v, at, at+n)
-		got, err := io.ReadFull(r, raw)
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			return nil, fmt.Errorf("truncated: the header states %d bytes of values, the file has %d: %w", count*t.size,
-				at*t.size+got, ErrFormat)
+	}
+	if t.size > 1 && t.order != binary.LittleEndian { // the order of this machine, an x86-64
+		for e := range slices.Chunk(raw, t.size) {
+			slices.Reverse(e)
 		}
-		if err != nil {
-			return nil, err
-		}
-		if t.kind.Kind == dtype.BoolKind {
-			for i, b := range raw {
-				raw[i] = min(b, 1)
-			}
-		}
-		if t.size > 1 && t.order != binary.LittleEndian { // the order of this machine, an x86-64
-			for e := range slices.Chunk(raw, t.size) {
-				slices.Reverse(e)
-			}
-		}
-		at += n
 	}
 	return v, nil
 }

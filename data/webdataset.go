@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
@@ -60,17 +59,12 @@ func (tarFormat) scan(f io.Reader, _ int64, each func(offset int64, sum uint32, 
 		if err == io.EOF {
 			return nil
 		}
-		header := int64(read.Len())
-		if file.Size > maxRecord-header {
+		if file.Size > maxRecord-int64(read.Len()) {
 			return recordError(fmt.Sprintf("more than %d bytes with the file %s at byte %d", maxRecord, quote(file.Name), at),
 				"a smaller sample", "write smaller samples")
 		}
 		if _, err := io.Copy(io.Discard, files); err != nil {
 			return fmt.Errorf("the archive near byte %d: %w", at, corrupt(err))
-		}
-		if int64(read.Len())-header < file.Size {
-			return recordError(fmt.Sprintf("the sparse file %s at byte %d", quote(file.Name), at), "a file with all bytes",
-				"write the archive without holes")
 		}
 	}
 }
@@ -130,7 +124,7 @@ func tarValue(ext string, content []byte) value {
 		return v
 	case "npy":
 		var values vector
-		a, err := readNPY(bytes.NewReader(content), nil)
+		a, err := readNPY(bytes.NewReader(content), int64(len(content)))
 		if err == nil {
 			values, err = arrayVector(a)
 		}
@@ -142,42 +136,24 @@ func tarValue(ext string, content []byte) value {
 	return value{kind: dtype.For[string](), count: 1, raw: content}
 }
 
-// maxTarJSON is the maximum size of a JSON file in an archive, whose values take several times as much memory.
-const maxTarJSON = 16 << 20
-
 // jsonValues yields the values of an object, and reports whether yield wants more.
 func jsonValues(content []byte, err *error, yield func(string, value) bool) (more bool) {
-	if len(content) > maxTarJSON {
-		*err = fmt.Errorf("file .json: found %d bytes, expected at most %d; write arrays to .npy files: %w",
-			len(content), maxTarJSON, ErrUnsupported)
+	j := &jsonRows{line: 1}
+	if *err = j.read(content); *err != nil {
 		return false
 	}
-	j := &jsonRows{text: pythonNumbers(content), line: 1, found: map[string]bool{}}
-	if e := j.checkText(); e != nil {
-		*err = e
-		return false
-	}
-	more = true
-	e := j.members(j.text, "", func(name string, d *json.Decoder) error {
-		var raw json.RawMessage
-		if err := d.Decode(&raw); err != nil {
-			return wrongJSON(err)
-		}
-		d = json.NewDecoder(bytes.NewReader(raw))
-		d.UseNumber()
-		c, err := readValue(d, 0)
+	for _, name := range j.inLine {
+		c, err := readValue(j.values[name])
 		v := jsonValue(c)
 		v.err = cmp.Or(err, v.err)
 		if row, ok := v.err.(*RowError); ok {
 			row.Column = strconv.Quote(name)
 		}
-		more = more && yield(name, v)
-		return nil
-	})
-	if more && e != nil {
-		*err = e
+		if !yield(name, v) {
+			return false
+		}
 	}
-	return more && e == nil
+	return true
 }
 
 // jsonValue returns a value of JSON. Its numbers are float64, since a whole number in one object may be a

@@ -133,13 +133,6 @@ func claimSize(raw []byte, size int64) []byte {
 	return raw
 }
 
-func TestJSONInArchiveIsLimited(t *testing.T) {
-	var err error
-	require.False(t, jsonValues(make([]byte, maxTarJSON+1), &err, func(string, value) bool { return true }))
-	require.ErrorIs(t, err, ErrUnsupported)
-	require.ErrorContains(t, err, "expected at most 16777216")
-}
-
 func FuzzWebDataset(f *testing.F) {
 	f.Add(tarOf(f, "1.cls", "1", "1.json", `{"a": [1, 2]}`, "2.cls", "2", "2.json", `{"a": [1.5, 2]}`))
 	f.Add(claimSize(tarOf(f, "1.txt", "a"), math.MaxInt64))

@@ -35,7 +35,7 @@ func (text JSON) decode(v *version, a *session.Adapter) (data.Batch, error) {
 		} else if err == nil {
 			err = json.Unmarshal(value, &read[0])
 		}
-		if err != nil { // reading the lines reports it, or takes what Python writes, such as NaN
+		if err != nil { // reading the lines reports it
 			return v.decode(nil, slices.Clone(text), a)
 		}
 		rows = append(rows, read...)

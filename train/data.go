@@ -54,8 +54,6 @@ type Data struct {
 	// model's record. Without a recorded range, images in a folder or in records have the range that the model's input
 	// takes, and other bytes are not scaled. A Scale that differs from the recorded range is an error.
 	Scale *[2]float64
-	// MaxBytes is the maximum size of the decompressed data; 0 means the default of data.Options.
-	MaxBytes int64
 	// Ignore lists fields of the data, values of records, or columns of tables to omit.
 	Ignore []string
 	// Keep lists fields that a prediction needs besides the inputs, including fields that the training left out.
@@ -323,7 +321,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 			contract.BuiltinPrefix + "digits"}
 	}
 	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore,
-		Unlabelled: r.predicts, MaxBytes: r.MaxBytes}
+		Unlabelled: r.predicts}
 	for _, o.CSV.Label = range r.labelNames() {
 		if d.Content != nil {
 			ds, err = data.Parse(d.Path, d.Content, o)
@@ -474,13 +472,9 @@ func (r *reader) checkRepeated(ds *data.InMemory, names []string) error {
 		}
 		break
 	}
-	rule := data.SuggestRule(first)
-	if rule != "" {
-		rule = ", such as " + rule
-	}
 	return option.Errorf("%s: the labels of %d rows have %d different texts, such as %q in the first row, and names of "+
-		"classes repeat: read numbers and dates by a rule of a schema ({Data.Schema})%s, or list the names of the classes "+
-		"({Data.Classes}): %w", ds.Name(), ds.Len(), len(names), first, rule, data.ErrLabel)
+		"classes repeat: read numbers and dates by a rule of a schema ({Data.Schema}), or list the names of the classes "+
+		"({Data.Classes}): %w", ds.Name(), ds.Len(), len(names), first, data.ErrLabel)
 }
 
 // checkRange returns an error for bytes outside the values that an input takes.

@@ -167,8 +167,6 @@ func (s *settings) dataFlags() []flag {
 			newValue("LOW,HIGH", "", s.setScale)},
 		{"ignore-fields", onModel + " inspect", "data fields to leave out, as in id,weight", "InMemory.Drop Options.Ignore",
 			&s.Data.Ignore},
-		{"max-data", onModel + " inspect", "maximum size of decompressed data (default 64MiB plus 50 times the file size)",
-			"Options.MaxBytes", newSize(&s.Data.MaxBytes, 1)},
 		{"model", "matrix", "SavedModel folder or builtin:NAME for the workload user", "", &s.Model},
 		{"data", "matrix", "data of the workload user (default: synthetic batches)", "", &s.Data.Path},
 		{"steps", "matrix", "train steps per run of the workload user, at least 40", "", newCount(&s.steps, userLeast)},

@@ -31,7 +31,7 @@ With --data, print a schema that is inferred from a table, for --schema of fit.`
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				schema, err := data.InferSchema(s.Data.Path, data.Options{Ignore: s.Data.Ignore, MaxBytes: s.Data.MaxBytes})
+				schema, err := data.InferSchema(s.Data.Path, data.Options{Ignore: s.Data.Ignore})
 				if err == nil {
 					_, err = cmd.OutOrStdout().Write(schema)
 				}

@@ -34,10 +34,6 @@ import (
 const (
 	maxPixels   = 100_000_000 // of an image
 	decodeBytes = 256 << 20   // of all images that are decoded at a time
-
-	// density is the maximum number of pixels per byte of a file, except for WebP. It detects a false header before memory
-	// is allocated. Deflate expands a byte to at most 1032 bytes of 8 pixels each.
-	density = 8256
 )
 
 // imageFormat is an image format. The registry of package image is not used, since other packages
@@ -110,9 +106,6 @@ type Worker struct {
 	file    []byte  // the memory of the method decodeJPEG
 }
 
-// keptBytes is the maximum size of a picture whose memory is reused.
-const keptBytes = 16 << 20
-
 // NewWorker returns the memory for a goroutine.
 func (d *Decoder) NewWorker() *Worker {
 	return &Worker{of: d, buffer: bufio.NewReaderSize(nil, 64<<10)}
@@ -172,17 +165,12 @@ func (w *Worker) identify(from Source, size int64) (format imageFormat, config i
 	if config, err = w.config(format, from); err != nil {
 		return format, config, broken(format, err)
 	}
-	switch pixels := int64(config.Width) * int64(config.Height); {
+	switch {
 	case config.Width < 1 || config.Height < 1:
 		err = broken(format, fmt.Errorf("%dx%d pixels", config.Width, config.Height))
 	case config.Width > maxPixels/config.Height:
 		err = fmt.Errorf("%w: %dx%d pixels, more than the limit of %d: make it smaller", fault.ErrTooLarge, config.Width,
 			config.Height, maxPixels)
-	case format.name != "WebP" && pixels/density > size:
-		err = broken(format, fmt.Errorf("%dx%d pixels do not fit in %d bytes", config.Width, config.Height, size))
-	case format.name == "JPEG" && size > 16<<20+8*pixels:
-		err = fmt.Errorf("%w: a JPEG file of %d bytes with %dx%d pixels: replace or remove it", fault.ErrTooLarge, size,
-			config.Width, config.Height)
 	case w.decoder(format) != nil && w.of.Channels == 1 && config.ColorModel == color.CMYKModel:
 		err = fmt.Errorf("%w: a JPEG image in CMYK, which TensorFlow does not convert to grey: convert it to RGB or grey",
 			fault.ErrUnsupported)
@@ -282,11 +270,8 @@ func (w *Worker) whole(picture image.Image, from image.Rectangle) (*image.RGBA, 
 		return whole, from
 	}
 	n := 4 * from.Dx() * from.Dy()
-	pixels := slices.Grow(w.pixels[:0], n)[:n]
-	if n <= keptBytes {
-		w.pixels = pixels
-	}
-	whole := &image.RGBA{Pix: pixels, Stride: 4 * from.Dx(), Rect: image.Rect(0, 0, from.Dx(), from.Dy())}
+	w.pixels = slices.Grow(w.pixels[:0], n)[:n]
+	whole := &image.RGBA{Pix: w.pixels, Stride: 4 * from.Dx(), Rect: image.Rect(0, 0, from.Dx(), from.Dy())}
 	draw.Draw(whole, whole.Rect, picture, from.Min, draw.Src)
 	return whole, whole.Rect
 }

@@ -33,17 +33,6 @@ func blends(all []blend, n, size int) []blend {
 // (core/kernels/image/resize_bilinear_op.cc). Bytes are rounded to the nearest whole number.
 func resize[T uint8 | float32](z *resizer, dst []T, width, channels int, picture *image.RGBA, from image.Rectangle) {
 	height := len(dst) / (width * channels)
-	if from.Dx() == width && from.Dy() == height {
-		for y := range height {
-			row, out := picture.Pix[picture.PixOffset(from.Min.X, from.Min.Y+y):], dst[y*width*channels:]
-			for x := range width {
-				for c := range channels {
-					out[x*channels+c] = T(row[4*x+c])
-				}
-			}
-		}
-		return
-	}
 	half := float32(0.5)
 	if one := T(1); one/2 != 0 {
 		half = 0
