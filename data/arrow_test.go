@@ -44,24 +44,6 @@ func TestArrowAsParquet(t *testing.T) {
 	}
 }
 
-func TestArrowSets(t *testing.T) {
-	dir := t.TempDir()
-	put(t, dir, "data-00000-of-00002.arrow", arrowFile(t, "stream.arrow"))
-	put(t, dir, "data-00001-of-00002.arrow", arrowFile(t, "table.feather"))
-	put(t, dir, "cache-0123456789abcdef.arrow", arrowFile(t, "stream.arrow")) // left by Dataset.map of Hugging Face
-	for _, path := range []string{dir, filepath.Join(dir, "data-*.arrow")} {
-		m := openLabelled(t, path)
-		require.Equal(t, 14, m.Len())
-		ordered := copied(t, m, Pass{Batch: 7})
-		ordered[1].Index = 0
-		require.Equal(t, ordered[0], ordered[1])
-		require.NoError(t, m.Close())
-	}
-	put(t, dir, "data-00001-of-00002.arrow", arrowFile(t, "odd.arrow"))
-	_, err := Open(dir, Options{})
-	require.ErrorContains(t, err, filepath.Join(dir, "data-00001-of-00002.arrow")+": its columns or their types differ")
-}
-
 // DatasetDict.save_to_disk writes a folder for each part.
 func TestArrowFoldersOfParts(t *testing.T) {
 	dir := t.TempDir()

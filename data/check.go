@@ -34,9 +34,9 @@ type Values struct {
 // Check reads a field of a dataset, or all fields if field is empty. It returns an error with a
 // *RowError for each of the first elements whose values are not as want describes.
 func Check(ds Dataset, field string, want Values) error {
-	if m, ok := inMemory(ds); ok && want.Below > 0 {
-		ds = original(m)
-	} else if want.Below == 0 && want.Classes < 1 && !want.Probabilities && want.Integers == nil {
+	if want.Below > 0 {
+		ds = original(ds)
+	} else if want.Classes < 1 && !want.Probabilities && want.Integers == nil {
 		return fmt.Errorf("%s: %+v describes no values; set one of its fields: %w", ds.Name(), want, errOption)
 	}
 	known, fields := false, []string(nil)
@@ -201,8 +201,12 @@ func inMemory(ds Dataset) (*InMemory, bool) {
 	return m, ok
 }
 
-// original returns the dataset with the fields as they are before functions.
-func original(m *InMemory) *InMemory {
+// original returns an InMemory with the fields as they are before functions. Any other dataset is returned unchanged.
+func original(ds Dataset) Dataset {
+	m, ok := inMemory(ds)
+	if !ok {
+		return ds
+	}
 	v := m.view()
 	v.columns = slices.Clone(m.columns)
 	for i := range v.columns {
@@ -252,20 +256,20 @@ func CheckImages(ctx context.Context, ds Dataset) error {
 	if ctx == nil {
 		return fmt.Errorf("checking images: the context is nil; pass a context such as context.Background(): %w", errOption)
 	}
-	m, ok := inMemory(ds)
+	m, ok := inMemory(original(ds))
 	if !ok {
 		return nil
 	}
 	var fields []string
-	for i := range m.columns {
-		if m.columns[i].bottom().pixels {
-			fields = append(fields, m.columns[i].name)
+	for _, c := range m.columns {
+		if c.pixels {
+			fields = append(fields, c.name)
 		}
 	}
 	if len(fields) == 0 {
 		return nil
 	}
-	images, err := original(m).selected(fields...)
+	images, err := m.selected(fields...)
 	if err != nil {
 		return err
 	}

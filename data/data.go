@@ -3,8 +3,8 @@
 // fields whose first dimension counts the samples; there are no other operations on tables.
 //
 // Open checks a file or folder and returns an InMemory. Split, Drop and Shuffle derive datasets
-// that share its values. Prefetch reads batches ahead. Batches iterates over one pass. The memory for reading
-// a file depends on its content, not on the sizes in its header.
+// that share its values. Prefetch reads batches ahead. Batches iterates over one pass. Values that
+// exceed the free memory are ErrTooLarge.
 //
 // # Samples made on demand
 //

@@ -20,7 +20,7 @@ var (
 	ErrField = errors.New("wrong field")
 	// ErrNoSplit means that the source does not have the part in Options.Split.
 	ErrNoSplit = errors.New("no such part")
-	// ErrTooLarge means that the data exceeds Options.MaxBytes or another limit.
+	// ErrTooLarge means that the values exceed the free memory, or an image exceeds its limit.
 	ErrTooLarge = fault.ErrTooLarge
 	// ErrLabel means that a label is not a class of the model.
 	ErrLabel = errors.New("label out of range")

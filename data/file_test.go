@@ -121,121 +121,68 @@ func TestCheckFinite(t *testing.T) {
 	require.NoError(t, Check(y, "", finite))
 }
 
-func TestCheckMagnitude(t *testing.T) {
-	m, err := New("set", Field{"x", Array{[]int{2, 2}, []float64{1, -70000, 3, 1e39}}},
-		Field{"z", Array{[]int{2}, []float32{-65520, 1}}}, Field{"y", Array{[]int{2}, []int64{0, 1 << 40}}})
-	require.NoError(t, err)
-	require.NoError(t, Check(m, "x", Values{Below: 1e40}))
-	require.NoError(t, Check(m, "z", Values{Below: 0x1.ffffffp127}))
-	require.NoError(t, Check(m, "z", Values{Below: 65521}))
-	require.NoError(t, Check(m, "y", Values{Below: 65520}))
-	for field, says := range map[string]string{
-		"x": "set: sample 0, column x[1]: found -70000, expected a number below 6.55e+04; scale the field down, or leave " +
-			"the sample out",
-		"z": "set: sample 0, column z: found -65520, expected a number below 6.55e+04; scale the field down, or leave the " +
-			"sample out",
-	} {
-		err := Check(m, field, Values{Below: 65520})
-		require.ErrorIs(t, err, ErrValue)
-		require.ErrorContains(t, err, says)
-	}
-	require.ErrorContains(t, Check(m, "x", Values{Below: 0x1.ffffffp127}),
-		"sample 1, column x[1]: found 1e+39, expected a number below 3.4e+38")
-}
-
-func TestCheckLabels(t *testing.T) {
+func TestCheck(t *testing.T) {
+	const least, most, above = math.MinInt64, math.MaxInt64, "expected a number below 6.55e+04; scale the field down, or leave the sample out"
+	classes, probabilities, half := Values{Classes: 3}, Values{Probabilities: true}, Values{Below: 65520}
+	whole := func(low, high int64) Values { return Values{Integers: &[2]int64{low, high}} }
 	for _, c := range []struct {
+		want   Values
 		values any
-		found  string // empty means valid
+		found  string // in the second sample; empty means valid
+		says   string
 	}{
-		{[]int8{0, 2}, ""}, {[]int8{0, -1}, "-1"}, {[]int16{0, 3}, "3"}, {[]int32{0, 3}, "3"},
-		{[]int64{0, math.MinInt64}, "-9223372036854775808"},
-		{[]uint8{0, 3}, "3"}, {[]uint16{0, 3}, "3"}, {[]uint32{0, 3}, "3"},
-		{[]uint64{0, math.MaxUint64}, "18446744073709551615"}, {[]uint64{0, 2}, ""},
-		{[]float32{0, 2}, ""}, {[]float32{0, 1.5}, "1.5"}, {[]float32{0, float32(math.NaN())}, "NaN"}, {[]float64{0, 2}, ""},
-		{[]float64{0, 1e300}, "1e+300"},
-		{[]bool{false, true}, ""},
+		{classes, []int8{0, 2}, "", ""}, {classes, []int8{0, -1}, "-1", ""}, {classes, []int16{0, 3}, "3", ""},
+		{classes, []int32{0, 3}, "3", ""}, {classes, []int64{0, least}, "-9223372036854775808", ""},
+		{classes, []uint8{0, 3}, "3", ""}, {classes, []uint16{0, 3}, "3", ""}, {classes, []uint32{0, 3}, "3", ""},
+		{classes, []uint64{0, math.MaxUint64}, "18446744073709551615", ""}, {classes, []uint64{0, 2}, "", ""},
+		{classes, []float32{0, 2}, "", ""}, {classes, []float32{0, 1.5}, "1.5", "expected a class from 0 to 2"},
+		{classes, []float32{0, float32(math.NaN())}, "NaN", ""}, {classes, []float64{0, 2}, "", ""},
+		{classes, []float64{0, 1e300}, "1e+300", ""}, {classes, []bool{false, true}, "", ""},
+		{probabilities, []int64{0, 1}, "", ""}, {probabilities, []int64{0, 2}, "2", ""}, {probabilities, []int8{0, -1}, "-1", ""},
+		{probabilities, []bool{true, false}, "", ""}, {probabilities, []float32{0, 0.5}, "", ""},
+		{probabilities, []float32{1, 1.5}, "1.5", ""}, {probabilities, []float64{0, -1e-300}, "-1e-300", ""},
+		{probabilities, []float64{0, math.NaN()}, "NaN", ""},
+		{whole(math.MinInt32, math.MaxInt32), []int64{math.MinInt32, math.MaxInt32}, "", ""},
+		{whole(math.MinInt32, math.MaxInt32), []int64{0, math.MaxInt32 + 1}, "2147483648", "an integer from -2147483648 to 2147483647"},
+		{whole(0, most), []int64{0, -1}, "-1", "an integer from 0 to 9223372036854775807"},
+		{whole(least, most), []float32{-1, 2}, "", ""},
+		{whole(least, most), []float32{-1, 2.5}, "2.5", "a signed integer of 64 bits (of floats, below 2^53)"},
+		{whole(least, most), []float64{1 - 1<<53, 1 << 53}, "9.007199254740992e+15", "a signed integer of 64 bits"},
+		{whole(least, 5), []int8{5, 6}, "6", "an integer from -9223372036854775808 to 5"},
+		{whole(least, most), []uint64{0, math.MaxUint64}, "18446744073709551615", "a signed integer of 64 bits"},
+		{whole(0, 255), []bool{false, true}, "", ""},
+		{half, []float64{1, -70000}, "-70000", above}, {half, []float32{1, -65520}, "-65520", above},
+		{half, []int64{0, 1 << 40}, "", ""}, {Values{Below: 1e40}, []float64{3, 1e39}, "", ""},
+		{Values{Below: 65521}, []float32{1, -65520}, "", ""}, {Values{Below: 0x1.ffffffp127}, []float32{1, -65520}, "", ""},
+		{Values{Below: 0x1.ffffffp127}, []float64{3, 1e39}, "1e+39", "expected a number below 3.4e+38"},
 	} {
 		m, err := New("set", Field{"y", Array{[]int{2}, c.values}})
 		require.NoError(t, err)
-		err = Check(m, "y", Values{Classes: 3})
+		err = Check(m, "y", c.want)
 		if c.found == "" {
-			require.NoError(t, err)
+			require.NoError(t, err, "%v", c.values)
 			continue
 		}
+		kind := ErrValue
+		if c.want.Classes > 0 || c.want.Probabilities {
+			kind = ErrLabel
+		}
 		var row *RowError
-		require.ErrorAs(t, err, &row)
-		require.Equal(t, RowError{"set", "sample", 1, "y", c.found, row.Expected, row.Fix, ErrLabel}, *row)
+		require.ErrorAs(t, err, &row, "%v", c.values)
+		require.Equal(t, RowError{"set", "sample", 1, "y", c.found, row.Expected, row.Fix, kind}, *row)
+		require.ErrorContains(t, err, c.says)
 	}
 	m, err := New("set", Field{"y", Array{[]int{1}, []string{"cat"}}})
 	require.NoError(t, err)
-	require.ErrorIs(t, Check(m, "y", Values{Classes: 3}), ErrField)
-	require.ErrorIs(t, Check(m, "z", Values{Classes: 3}), ErrField)
-	require.ErrorIs(t, Check(Prefetch(m, 1), "z", Values{Classes: 3}), ErrField)
+	for _, want := range []Values{classes, probabilities, whole(0, 3)} {
+		require.ErrorIs(t, Check(m, "y", want), ErrField)
+	}
+	require.ErrorIs(t, Check(m, "z", classes), ErrField)
+	require.ErrorIs(t, Check(Prefetch(m, 1), "z", classes), ErrField)
 	require.Error(t, Check(m, "y", Values{Classes: 0}))
 	failing := newSource(3)
 	failing.failAt = 1
-	require.ErrorIs(t, Check(failing, "x", Values{Classes: 3}), errSource)
-}
-
-func TestCheckProbabilities(t *testing.T) {
-	for _, c := range []struct {
-		values any
-		valid  bool
-	}{
-		{[]int64{0, 1}, true}, {[]int64{0, 2}, false}, {[]int8{0, -1}, false}, {[]uint64{0, math.MaxUint64}, false},
-		{[]bool{true, false}, true},
-		{[]float32{0, 0.5}, true}, {[]float32{1, 1.5}, false}, {[]float64{0, -1e-300}, false},
-		{[]float64{0, math.NaN()}, false},
-	} {
-		m, err := New("set", Field{"y", Array{[]int{2}, c.values}})
-		require.NoError(t, err)
-		err = Check(m, "y", Values{Probabilities: true})
-		if c.valid {
-			require.NoError(t, err)
-			continue
-		}
-		require.ErrorIs(t, err, ErrLabel, c.values)
-		require.ErrorContains(t, err, "set: sample 1, column y: found")
-	}
-	m, err := New("set", Field{"y", Array{[]int{1}, []string{"cat"}}})
-	require.NoError(t, err)
-	require.ErrorIs(t, Check(m, "y", Values{Probabilities: true}), ErrField)
-}
-
-func TestCheckIntegers(t *testing.T) {
-	const least, most = math.MinInt64, math.MaxInt64
-	for _, c := range []struct {
-		values          any
-		low, high       int64
-		found, expected string // empty found means valid
-	}{
-		{[]int64{math.MinInt32, math.MaxInt32}, math.MinInt32, math.MaxInt32, "", ""},
-		{[]int64{0, math.MaxInt32 + 1}, math.MinInt32, math.MaxInt32, "2147483648",
-			"an integer from -2147483648 to 2147483647"},
-		{[]int64{0, -1}, 0, most, "-1", "an integer from 0 to 9223372036854775807"},
-		{[]float32{-1, 2}, least, most, "", ""},
-		{[]float32{-1, 2.5}, least, most, "2.5", "a signed integer of 64 bits (of floats, below 2^53)"},
-		{[]float64{1 - 1<<53, 1 << 53}, least, most, "9.007199254740992e+15",
-			"a signed integer of 64 bits (of floats, below 2^53)"},
-		{[]int8{5, 6}, least, 5, "6", "an integer from -9223372036854775808 to 5"},
-		{[]uint64{0, math.MaxUint64}, least, most, "18446744073709551615", "a signed integer of 64 bits"},
-		{[]bool{false, true}, 0, 255, "", ""},
-	} {
-		m, err := New("set", Field{"x", Array{[]int{2}, c.values}})
-		require.NoError(t, err)
-		err = Check(m, "x", Values{Integers: &[2]int64{c.low, c.high}})
-		if c.found == "" {
-			require.NoError(t, err)
-			continue
-		}
-		var row *RowError
-		require.ErrorAs(t, err, &row)
-		require.Equal(t, RowError{"set", "sample", 1, "x", c.found, c.expected, row.Fix, ErrValue}, *row)
-	}
-	m, err := New("set", Field{"x", Array{[]int{1}, []string{"cat"}}})
-	require.NoError(t, err)
-	require.ErrorIs(t, Check(m, "x", Values{Integers: &[2]int64{0, 3}}), ErrField)
+	require.ErrorIs(t, Check(failing, "x", classes), errSource)
 }
 
 func TestWriters(t *testing.T) {

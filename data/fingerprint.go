@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"hash"
 	"path/filepath"
 	"slices"
 
@@ -29,7 +28,12 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 	if m.records != nil {
 		fmt.Fprintf(sum, "records %x\n", m.records.digest.Sum(nil))
 	}
-	m.identifyOrder(sum)
+	if m.shuffled {
+		fmt.Fprintf(sum, "seed %d\n", m.seed)
+	}
+	for _, row := range m.rows {
+		sum.Write(binary.LittleEndian.AppendUint32(nil, row))
+	}
 	for i := range m.columns {
 		c := &m.columns[i]
 		fmt.Fprintf(sum, "field %q %s classes %q\n", c.name, describeField(c.kind.Name, c.shape), c.classes)
@@ -46,14 +50,4 @@ func (m *InMemory) Fingerprint() (text string, ok bool, err error) {
 		}
 	}
 	return fmt.Sprintf("%d samples (files sha256 %x)", m.n, sum.Sum(nil)[:8]), true, nil
-}
-
-// identifyOrder writes the identity of the samples and of their order to sum.
-func (m *InMemory) identifyOrder(sum hash.Hash) {
-	if m.shuffled {
-		fmt.Fprintf(sum, "seed %d\n", m.seed)
-	}
-	for _, row := range m.rows {
-		sum.Write(binary.LittleEndian.AppendUint32(nil, row))
-	}
 }

@@ -274,8 +274,8 @@ func (f *classFiles) list(folder string, found *problems) {
 		case err != nil:
 			found.add(openError(path, err))
 		case !isImage(path) || !info.Mode().IsRegular():
-			found.add(fmt.Errorf("%s: the file is %w as an image, and the folder has images (supported extensions: %s): convert "+
-				"it, or move it out of the folder", path, ErrUnsupported, strings.Join(extensions, " ")))
+			found.add(fmt.Errorf("%s: the file is %w as an image, and the folder has images (supported extensions: %s): "+
+				"convert it, or move it out of the folder", path, ErrUnsupported, strings.Join(extensions, " ")))
 		default:
 			relative, _ := filepath.Rel(f.dir, path) // path is in dir
 			f.files = append(f.files, classFile{relative, info.Size()})

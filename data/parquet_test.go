@@ -51,6 +51,7 @@ func TestParquetSets(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir, "part-0.parquet", raw)
 	put(t, dir, "part-1.parquet", raw)
+	put(t, dir, "cache-0123456789abcdef.parquet", raw) // left by Dataset.map of Hugging Face
 	m := openLabelled(t, dir)
 	require.Equal(t, 14, m.Len())
 	ordered := copied(t, m, Pass{Batch: 7})

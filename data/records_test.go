@@ -196,7 +196,7 @@ func TestBadRecords(t *testing.T) {
 		"sequence":    {recordsOf(sequence), "record 0: found another message, such as a tf.train.SequenceExample", ErrFormat},
 		"message":     {recordsOf([]byte("\x0a\xff")), "record 0: found a damaged message", ErrFormat},
 		"no features": {recordsOf(nil), "no value", ErrField},
-		"compressed":  {compressed(t, file), "compressed by gzip is not supported: decompress the file", ErrUnsupported},
+		"compressed":  {compressed(t, file), "not a TFRecord file, or a compressed one", ErrFormat},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := put(t, t.TempDir(), "bad.tfrecord", c.raw)

@@ -151,10 +151,6 @@ func (r *Rule) complete() error {
 	case (r.Type == "category") != (len(r.Values) > 0):
 		return fmt.Errorf("values: only a category has values, and it needs their numbers, as in {female: 0, male: 1}: %w",
 			ErrFormat)
-	case r.Type != "bool" && r.TrueValues != nil:
-		return fmt.Errorf("true_values: only a bool has them, and the type is %s: %w", r.Type, ErrFormat)
-	case r.Type != "date" && r.Format+r.Unit != "":
-		return fmt.Errorf("format and unit: only a date has them, and the type is %s: %w", r.Type, ErrFormat)
 	case !known:
 		return fmt.Errorf("format: found %s, expected %%Y, %%m, %%d, %%H, %%M, %%S, %%I, %%p, %%y, %%b, %%B, %%a, %%A or "+
 			"%%z, and separators: %w", quote(r.Format), ErrFormat)
@@ -338,7 +334,9 @@ func (r Rule) Renumbers(now Rule) (cell, before, after string) {
 	}
 	var texts []string
 	for _, rule := range []Rule{r, now} {
-		texts = slices.Concat(texts, slices.Sorted(maps.Keys(rule.Values)), rule.TrueValues, rule.FalseValues, rule.NAValues)
+		date := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC).Format(rule.layout)
+		texts = slices.Concat(texts, slices.Sorted(maps.Keys(rule.Values)), rule.TrueValues, rule.FalseValues, rule.NAValues,
+			[]string{date})
 	}
 	for _, text := range append(texts, "true", "false", "1", "0", "1,234", "1.234", "") {
 		was, refused := r.read(text)

@@ -197,12 +197,9 @@ func TestReadSchemaRefuses(t *testing.T) {
 		"columns: {a: {type: category, values: {b: 1}, missing: c}}": `missing: found "c", expected one of ["b"], or error`,
 		"columns: {a: {type: float, missing: mean}}":                 `missing: found "mean", expected a number, or error`,
 		"columns: {a: {type: bool, true_values: [a]}}":               "true_values and false_values belong together",
-		"columns: {a: {type: int, true_values: [a], false_values: [b]}}": "true_values: only a bool has them, and the " +
-			"type is int",
-		"columns: {a: {type: int, unit: days}}":       "only a date has them, and the type is int",
-		"columns: {a: {type: date, format: 2006}}":    `format: found "2006", expected %Y`,
-		"columns: {a: {type: date, format: '%Y%'}}":   "format: found",
-		"columns: {a: {type: date, format: '%H:%M'}}": `format: found "%H:%M", expected a year`,
+		"columns: {a: {type: date, format: 2006}}":                   `format: found "2006", expected %Y`,
+		"columns: {a: {type: date, format: '%Y%'}}":                  "format: found",
+		"columns: {a: {type: date, format: '%H:%M'}}":                `format: found "%H:%M", expected a year`,
 		"columns: {a: {type: category, values: {b: 0, c: 0.5}}}": "line 1: the rule of column \"a\": category " +
 			"\"c\" has the number 0.5, expected an integer",
 		"columns: {a: {type: int, na_values: x}}": "cannot unmarshal !!str `x` into []string",

@@ -27,7 +27,7 @@ type CSVOptions struct {
 	// FieldSpec.Classes of the training file, since some classes may be missing there.
 	Classes []string
 	// Names are the class names of a model, in the order of their numbers. Labels that are text must be among them, unless
-	// Classes is set. A label that is the number of one class and the name of another is a *RowError.
+	// Classes is set.
 	Names []string
 	// Numbers is why labels are numbers, such as "the loss of the model is mse", so that a text label is a
 	// *RowError, unless Classes or Names is set. Empty means that labels may be names.
@@ -48,8 +48,8 @@ type CSVOptions struct {
 	// InputsOnly leaves out columns that feed no input (InMemory.LeftOut), except the label and sample_weight.
 	InputsOnly bool
 	// Keep are columns that become fields of text, or of their type if they have lists, with KeptPrefix before their
-	// names, unchanged and without a rule. In records, they are fields with their own names. A kept column also is the label
-	// or part of an input, but a row of values takes only those in FieldSpec.Columns.
+	// names, unchanged and without a rule. In records, they are fields with their own names. A kept column also is the
+	// label or part of an input, but a row of values takes only those in FieldSpec.Columns.
 	Keep []string
 	// Schema has rules for columns; nil means none.
 	Schema *Schema
@@ -110,7 +110,7 @@ func (c *cell) bytes() int64 {
 	if c.values != nil && c.shape != nil {
 		return int64(c.shape[0] * c.values.kind().Size)
 	}
-	n := 8 + len(c.text) + 16*len(c.items)
+	n := 4 + len(c.text) + 16*len(c.items)
 	for _, item := range c.items {
 		n += len(item.text)
 	}

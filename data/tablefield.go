@@ -34,7 +34,7 @@ type tableField struct {
 	bools  []bool
 	ints   []int64
 	narrow []float32
-	wide   []float64 // replaces narrow once a number needs it
+	wide   []float64 // in place of narrow if exact is true
 }
 
 const (
@@ -225,20 +225,24 @@ func (f *tableField) floats() {
 	f.ints = nil
 }
 
-// addFloat adds a number that is rounded to float32. exact is the number in float64.
+// addFloat adds a number that is rounded to float32, or exact in float64.
 func (f *tableField) addFloat(rounded float32, exact float64) {
-	if f.wide == nil && (!f.exact || exact == float64(rounded)) {
+	if f.exact {
+		f.wide = append(f.wide, exact)
+	} else {
 		f.narrow = append(f.narrow, rounded)
-		return
 	}
-	if f.wide == nil {
-		f.wide = make([]float64, len(f.narrow), cap(f.narrow)+1)
-		for i, v := range f.narrow {
-			f.wide[i] = float64(v)
+}
+
+// narrowed returns numbers as float32 if they stay the same.
+func narrowed(wide []float64) any {
+	narrow := make([]float32, len(wide))
+	for i, v := range wide {
+		if narrow[i] = float32(v); float64(narrow[i]) != v {
+			return slices.Clone(wide)
 		}
-		f.narrow = nil
 	}
-	f.wide = append(f.wide, exact)
+	return narrow
 }
 
 func parseNumber(text string) (float32, error) {
@@ -294,7 +298,7 @@ func (f *tableField) array(n int) Array {
 	case f.ints != nil:
 		a.Values = slices.Clone(f.ints)
 	case f.wide != nil:
-		a.Values = slices.Clone(f.wide)
+		a.Values = narrowed(f.wide)
 	default:
 		a.Values = slices.Clone(f.narrow)
 	}

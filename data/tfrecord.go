@@ -44,11 +44,8 @@ func (tfRecord) scan(f io.Reader, size int64, each func(offset int64, sum uint32
 			return truncatedRecord(at, int64(got))
 		case err != nil:
 			return corrupt(err)
-		case !begins && at == 0 && (head[0] == 0x1f && head[1] == 0x8b || head[0] == 0x78 && (0x7800+int(head[1]))%31 == 0):
-			return fmt.Errorf("TFRecord compressed by %s is %w: decompress the file",
-				map[bool]string{true: "zlib", false: "gzip"}[head[0] == 0x78], ErrUnsupported)
 		case !begins && at == 0:
-			return fmt.Errorf("not a TFRecord file: the checksum of its first 8 bytes is wrong: %w", ErrFormat)
+			return fmt.Errorf("not a TFRecord file, or a compressed one, which has to be decompressed: %w", ErrFormat)
 		case !begins:
 			return recordError(fmt.Sprintf("a wrong checksum of the length at byte %d", at), "a record",
 				"copy or write the file again")

@@ -98,9 +98,6 @@ func (s *typedRows) flat() bool { return false }
 
 func (s *typedRows) begin() (names []string, columns int, err error) {
 	for _, c := range s.columns {
-		if slices.Contains(names, c.name) {
-			return nil, 0, fmt.Errorf("two columns have the name %q: rename one: %w", c.name, ErrFormat)
-		}
 		names = append(names, c.name)
 	}
 	return names, len(names), nil
