@@ -15,23 +15,14 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Set copies an array to the named input and converts its element type. Rounding to a
-// floating-point type is allowed; any other change of a value is an error that names the value. The
-// array's shape may have more or fewer dimensions of size 1 than the signature's, and its samples
-// may be flattened.
-func (st *Step) Set(name string, a data.Array) error {
-	for i := range st.inputs {
-		if st.inputs[i].Name == name {
-			return st.put(i, a.Values, a.Shape, whole, false)
-		}
-	}
-	return fmt.Errorf("signature %s has no input %q; it has %s", st.Signature.Name, name, names(st.Signature.Inputs))
-}
-
 // Feed sets all inputs from the fields of a batch. Each input takes the field of its name. If such
 // a field is missing, and the signature has one feature and at most one label, the feature takes
 // the field x and the label the field y. A reserved input without a field gets a generated value:
 // sample weights are 1, and the learning rate and the loss scale come from the session.
+//
+// The element type of a field is converted to that of the input. Rounding to a floating-point type is
+// allowed; any other change of a value is an error that names the value. The shape may have more or fewer
+// dimensions of size 1 than the signature's, and samples may be flattened.
 //
 // The reserved input seed gets Options.Seed and the number of earlier calls of Feed for this Step,
 // as in Session.Train from step 0. For the signatures evaluate and predict, the seed is always (0,

@@ -386,20 +386,9 @@ func weightOf(b data.Batch) float64 {
 		return float64(b.Size)
 	}
 	var sum float64
-	switch values := field.Values.(type) {
-	case []float32:
-		for _, v := range values {
-			sum += float64(v)
-		}
-	case []float64:
-		for _, v := range values {
-			sum += v
-		}
-	default:
-		to := reflect.TypeFor[float64]()
-		for v, i := reflect.ValueOf(values), 0; i < v.Len() && v.Index(i).CanConvert(to); i++ {
-			sum += v.Index(i).Convert(to).Float()
-		}
+	to := reflect.TypeFor[float64]()
+	for v, i := reflect.ValueOf(field.Values), 0; i < v.Len() && v.Index(i).CanConvert(to); i++ {
+		sum += v.Index(i).Convert(to).Float()
 	}
 	return sum
 }
