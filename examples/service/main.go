@@ -4,9 +4,8 @@
 //	GET    /v1/models/NAME           the version that serves, as in TensorFlow Serving's REST API
 //	POST   /v1/models/NAME:rollback  removes the version that serves, so that the one before it does
 //	POST   /jobs?epochs=N&batch=N    fine-tunes on a table: the body, or the file "data" of a form
-//	GET    /jobs/ID                  the state of a job
 //	GET    /jobs/ID/events           its epochs and its end as server-sent events
-//	DELETE /jobs/ID                  cancels a job, and removes its files
+//	GET    /jobs/ID                  the state of a job; DELETE cancels it, and removes its files
 //	GET    /metrics                  figures for Prometheus
 package main
 
@@ -72,14 +71,14 @@ type service struct {
 	ending                     <-chan struct{} // closed when the service ends
 	queue                      chan *job       // the jobs that wait
 	metrics                    expvar.Map
-
-	mu   sync.Mutex // protects:
-	jobs []*job     // all jobs, oldest first, and their content
+	mu                         sync.Mutex // protects:
+	jobs                       []*job     // all jobs, oldest first, and their content
 }
 
 // run serves until ctx ends. Then it completes its requests, and the job that runs writes a checkpoint.
 func (s *service) run(ctx context.Context, listen string) (err error) {
-	if err = s.load(); err != nil {
+	listener, err := net.Listen("tcp", listen)
+	if err = cmp.Or(err, s.load()); err != nil {
 		return err
 	}
 	o := serve.Options{Batch: 32, Every: 10 * time.Second, Keep: keep, Observe: s.observe}
@@ -87,10 +86,6 @@ func (s *service) run(ctx context.Context, listen string) (err error) {
 		return err
 	}
 	defer s.predictor.Close()
-	listener, err := net.Listen("tcp", listen)
-	if err != nil {
-		return err
-	}
 	slog.Info("listening", "address", listener.Addr().String())
 	ctx, stop := context.WithCancel(ctx)
 	s.ending = ctx.Done()
@@ -206,6 +201,11 @@ func (s *service) remove(j *job) error {
 
 // load finds the jobs that an earlier process has not completed.
 func (s *service) load() error {
+	_ = os.MkdirAll(s.dir, 0o777) // an error is one of the lock, which lasts as long as the process
+	lock, err := syscall.Open(filepath.Join(s.dir, "lock"), syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o666)
+	if err = cmp.Or(err, syscall.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB)); err != nil {
+		return fmt.Errorf("lock the jobs folder %s, which one service may use at a time: %w", s.dir, err)
+	}
 	_ = os.RemoveAll(filepath.Join(s.dir, partial))                  // what cannot be removed stays
 	files, _ := filepath.Glob(filepath.Join(s.dir, "*", "job.json")) // the pattern is valid
 	s.queue = make(chan *job, len(files)+keep+1)
@@ -222,7 +222,7 @@ func (s *service) load() error {
 		s.jobs = append(s.jobs, j)
 		s.queue <- j
 	}
-	return os.MkdirAll(s.dir, 0o777)
+	return nil
 }
 
 // find returns the job of a request. The caller has locked mu.
@@ -244,9 +244,12 @@ func (s *service) showJob(r *http.Request) (any, error) {
 // addJob adds a job for the data in the body, or in the file "data" of a form.
 func (s *service) addJob(r *http.Request) (any, error) {
 	j := &job{State: "queued", File: "data.csv"}
-	numbers := cmp.Or(r.URL.Query().Get("epochs"), "5") + " " + cmp.Or(r.URL.Query().Get("batch"), "32")
-	if _, err := fmt.Sscan(numbers, &j.Epochs, &j.Batch); err != nil || min(j.Epochs, j.Batch) < 1 {
-		return nil, fmt.Errorf("%w: expected numbers of at least 1 for epochs and batch", status(http.StatusBadRequest))
+	q := r.URL.Query()
+	numbers := cmp.Or(q.Get("epochs"), "5") + " " + cmp.Or(q.Get("batch"), "32")
+	delete(q, "epochs")
+	delete(q, "batch")
+	if _, err := fmt.Sscan(numbers, &j.Epochs, &j.Batch); err != nil || min(j.Epochs, j.Batch) < 1 || len(q) > 0 {
+		return nil, fmt.Errorf("%w: expected only epochs and batch, as numbers of at least 1", status(http.StatusBadRequest))
 	}
 	body := r.Body
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data") {
@@ -296,7 +299,7 @@ func (s *service) removeJob(r *http.Request) (any, error) {
 // events sends the epochs of a job, whose numbers are the lines of its history, and its end.
 func (s *service) events(w http.ResponseWriter, r *http.Request) {
 	sent, _ := strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 31)
-	for w.Header().Set("Content-Type", "text/event-stream"); ; {
+	for w.Header().Set("Content-Type", "text/event-stream"); r.Context().Err() == nil; {
 		found, err := s.showJob(r)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusNotFound)
@@ -316,8 +319,6 @@ func (s *service) events(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush() // an error means that the client is gone
 		select {
 		case <-time.After(100 * time.Millisecond):
-		case <-r.Context().Done():
-			return
 		case <-s.ending:
 			return
 		}
@@ -326,9 +327,8 @@ func (s *service) events(w http.ResponseWriter, r *http.Request) {
 
 // task is what a child process needs of a job.
 type task struct {
-	Data, Model, Holdout string
-	Epochs, Batch        int
-	Budget               memory.Bytes
+	Data, Model, Holdout  string
+	Epochs, Batch, Budget int
 }
 
 // do trains in a child process, and promotes the model if it is better. It does nothing for a job that was cancelled.
@@ -345,9 +345,9 @@ func (s *service) do(ctx context.Context, j *job) {
 	s.mu.Unlock()
 	o := supervise.Options{Deadline: 5 * time.Minute, Result: &now.Losses, Log: slog.Default()}
 	base := filepath.Join(s.models, strconv.FormatInt(now.Base, 10))
-	err := supervise.Run(of, o, "job", task{s.path(j, j.File), base, s.holdout, j.Epochs, j.Batch, s.budget})
+	err := supervise.Run(of, o, "job", task{s.path(j, j.File), base, s.holdout, j.Epochs, j.Batch, int(s.budget)})
 	now.State = "refused"
-	if better := now.Losses[1] < now.Losses[0]; err == nil && better && s.predictor.Version() != now.Base {
+	if better := now.Losses[1] < now.Losses[0]; (err != nil || better) && s.predictor.Version() != now.Base {
 		err = fmt.Errorf("version %d does not serve any more; add the job again", now.Base)
 	} else if err == nil && better {
 		now.State, err = "promoted", s.predictor.Promote(of, s.path(j, "model"), j.ID)
@@ -379,7 +379,7 @@ func fineTune(ctx context.Context, w *supervise.Worker, spec []byte) (any, error
 		Model: t.Model, Data: train.Data{Path: t.Data}, Validation: t.Holdout, Shuffle: true, Out: path("model"),
 		Loop:        fit.Loop{Epochs: t.Epochs, Batch: t.Batch, Log: slog.Default()},
 		Checkpoints: train.Checkpoints{Folder: path("checkpoints"), Keep: 1}, Resume: true,
-		Budget: train.Budget{Limit: t.Budget}, Worker: w,
+		Budget: train.Budget{Limit: memory.Bytes(t.Budget)}, Worker: w,
 	}
 	if c.Loop.Hook(fit.HistoryFile(path("history.jsonl"))); t.Holdout == "" {
 		c.ValidationFraction = 0.2

@@ -262,7 +262,8 @@ func (p *process) left() []string {
 	p.t.Helper()
 	found, err := filepath.Glob(filepath.Join(p.dir, "jobs", "*"))
 	require.NoError(p.t, err)
-	return found
+	require.Equal(p.t, filepath.Join(p.dir, "jobs", "lock"), found[0])
+	return found[1:]
 }
 
 // A better model is promoted, and answers at once. A worse one is refused. A rollback brings the version before it back.
@@ -346,7 +347,8 @@ func TestErrors(t *testing.T) {
 		{"POST", "/v1/models/other:predict", `{}`, 404, `{"error":"POST /v1/models/other:predict is not served; expected POST /v1/models/digits:predict or GET /v1/models/digits"}`},
 		{"POST", "/v1/models/digits:predict", strings.Repeat(" ", maxBody/16+1), 413, `{"error":"http: request body too large"}`},
 		{"POST", "/jobs", strings.Repeat(" ", maxBody+1), 413, `{"error":"http: request body too large"}`},
-		{"POST", "/jobs?epochs=no", "", 400, `{"error":"Bad Request: expected numbers of at least 1 for epochs and batch"}`},
+		{"POST", "/jobs?epochs=no", "", 400, `{"error":"Bad Request: expected only epochs and batch, as numbers of at least 1"}`},
+		{"POST", "/jobs?epohs=1", "", 400, `{"error":"Bad Request: expected only epochs and batch, as numbers of at least 1"}`},
 		{"GET", "/jobs/7", "", 404, `{"error":"Not Found: job 7"}`},
 		{"DELETE", "/jobs/..%2Fmodels", "", 404, `{"error":"Not Found: job ../models"}`},
 	} {
@@ -420,6 +422,23 @@ func TestJobResumes(t *testing.T) {
 	assert.Empty(t, p.left())
 }
 
+// A job whose version was removed while it runs says so.
+//
+//lane:skip race (ends processes)
+func TestJobOfARemovedVersion(t *testing.T) {
+	p := start(t, t.TempDir(), "-holdout", "builtin:digits")
+	first := p.end(p.add("?epochs=1", table(t, 0)))
+	require.Equal(t, "promoted", first.State, "%s", p.output)
+	path := p.add("?epochs=1000000", table(t, 0))
+	p.await(path)
+	code, text := p.do("POST", "/v1/models/digits:rollback", "", nil)
+	require.Equal(t, 200, code, "%s", text)
+	require.NoError(t, syscall.Kill(workerOf(t, p.cmd.Process.Pid), syscall.SIGKILL))
+	j := p.end(path)
+	assert.Equal(t, "failed", j.State)
+	assert.Equal(t, fmt.Sprintf("version %d does not serve any more; add the job again", first.ID), j.Error)
+}
+
 func workerOf(t *testing.T, pid int) (child int) {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
@@ -457,6 +476,7 @@ func TestLeftJobs(t *testing.T) {
 	assert.Len(t, s.queue, n)
 	assert.NoDirExists(t, filepath.Join(s.dir, partial))
 	assert.NoDirExists(t, filepath.Join(s.dir, "99"))
+	require.ErrorContains(t, (&service{models: s.models, dir: s.dir}).load(), "lock the jobs folder "+s.dir+", which one service may use at a time")
 	_, err := s.addJob(httptest.NewRequest("POST", "/jobs", strings.NewReader("")))
 	assert.ErrorContains(t, err, "20 jobs wait")
 }
