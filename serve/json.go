@@ -2,12 +2,15 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"steadyfit/data"
 	"steadyfit/internal/dtype"
@@ -45,6 +48,14 @@ func (text JSON) decode(v *version, a *session.Adapter) (data.Batch, error) {
 // sample has the values of a sample by name.
 type sample map[string]json.RawMessage
 
+// of returns the value of an input, and its name in the sample, which may be that in the signature.
+func (s sample) of(p port) (value json.RawMessage, name string) {
+	if value = s[p.Name]; value == nil && s[p.Key] != nil {
+		return s[p.Key], p.Key
+	}
+	return value, p.Name
+}
+
 // decode reads samples. If they have the inputs, these are the values that the model takes. Otherwise, they are read as
 // JSON lines, as the training of the model or of an adapter has read its data. Without rows, lines are read.
 func (v *version) decode(rows []sample, lines []byte, a *session.Adapter) (b data.Batch, err error) {
@@ -68,17 +79,26 @@ func (v *version) decode(rows []sample, lines []byte, a *session.Adapter) (b dat
 		lines = append(append(lines, line...), '\n')
 	}
 	// Without a record, each input has the column of its name.
-	columns := map[string][]string{}
+	columns, m := map[string][]string{}, cmp.Or(model.Metadata, &savedmodels.Metadata{})
 	for _, p := range v.inputs {
-		if m := model.Metadata; m == nil || len(m.Columns[p.Name]) == 0 {
+		if len(m.Columns[p.Name]) == 0 {
 			columns[p.Name] = []string{p.Name}
 		}
 	}
 	from := train.Data{Path: "request.jsonl", Content: lines, Inputs: columns, OnDisk: train.Never}
 	ds, err := train.OpenData(model, v.signature.Name, from, "", data.Pass{Batch: 1})
 	if row := (*data.RowError)(nil); errors.As(err, &row) {
-		return b, fmt.Errorf("sample %d, column %s: found %s, expected %s: %w", row.Row-1, row.Column, row.Found,
-			row.Expected, row.Err)
+		column := strings.TrimSuffix(", column "+row.Column, ", column ") // none for the whole row
+		return b, fmt.Errorf("sample %d%s: found %s, expected %s: %w", row.Row-1, column, row.Found, row.Expected, row.Err)
+	}
+	for i := 0; err != nil && i < len(v.inputs) && len(rows) > 0; i++ {
+		p := v.inputs[i]
+		for _, name := range slices.Concat(columns[p.Name], m.Columns[p.Name]) {
+			if rows[0][name] == nil {
+				return b, fmt.Errorf("sample 0, input %s: no value for %s; found: %s", p.Name, name,
+					strings.Join(slices.Sorted(maps.Keys(rows[0])), ", "))
+			}
+		}
 	}
 	if err != nil {
 		return b, err
@@ -94,10 +114,10 @@ func (v *version) decode(rows []sample, lines []byte, a *session.Adapter) (b dat
 
 // isIn reports whether a sample has the value that the model takes, and not one that the training would convert.
 func (p port) isIn(row sample, model *savedmodels.Model) bool {
-	value, ok := row[p.Name]
+	value, name := row.of(p)
 	m := model.Metadata
-	rules := m != nil && m.Schema != nil && slices.Contains(m.Columns[p.Name], p.Name)
-	return ok && !rules && (p.kind.Kind == dtype.StringKind || !isObject(value))
+	rules := m != nil && m.Schema != nil && slices.Contains(m.Columns[p.Name], name)
+	return value != nil && !rules && (p.kind.Kind == dtype.StringKind || !isObject(value))
 }
 
 func isObject(value json.RawMessage) bool { return len(value) > 0 && value[0] == '{' }
@@ -109,8 +129,8 @@ func (v *version) tensors(rows []sample, batch []int) (b data.Batch, err error) 
 		list, shape := []byte{}, []int(nil)
 		for i, row := range rows {
 			of := []int(nil)
-			value, ok := row[p.Name]
-			if list, of, err = flatten(list, value); !ok {
+			value, _ := row.of(p)
+			if list, of, err = flatten(list, value); value == nil {
 				err = errors.New("there is no value")
 			} else if err == nil && i > 0 && !slices.Equal(of, shape) {
 				err = fmt.Errorf("its shape is %v, and that of sample 0 is %v", of, shape)

@@ -24,7 +24,8 @@ import (
 // Handler serves the Predictor in TensorFlow Serving's REST API, as the model of a name: POST /v1/models/NAME:predict
 // and GET /v1/models/NAME.
 //
-// A request has "instances", as rows, or "inputs", as columns, which are the inputs of the signature. Objects in
+// A request has "instances", as rows, or "inputs", as columns, which are the inputs of the model, by their names or
+// by those in the signature. Objects in
 // "instances" may also have the columns of the training, as in JSON. "signature_name" must be empty, serving_default or
 // that of the signature. Texts of outputs whose names end in _bytes are in base64. Requests for another
 // version are not served. http.MaxBytesHandler limits the size of requests.
@@ -105,10 +106,17 @@ func (r *restRequest) decode(v *version, a *session.Adapter) (b data.Batch, err 
 		return b, fmt.Errorf("the signature %q is not served; expected %q, or none", r.Signature, v.signature.Name)
 	case (r.Instances == nil) == (r.Inputs == nil):
 		return b, errors.New(`expected either "instances" or "inputs"`)
+	case r.Inputs == nil && !bytes.HasPrefix(r.Instances, []byte("[")):
+		return b, errors.New("instances must be an array with an element for each sample")
 	case isObject(first) && !isText:
 		return JSON(r.Instances).decode(v, a)
 	case isObject(r.Inputs):
 		_ = json.Unmarshal(r.Inputs, &columns) // it is an object
+		for name := range columns {
+			if !slices.ContainsFunc(v.inputs, func(p port) bool { return name == p.Name || name == p.Key }) {
+				return b, fmt.Errorf("unknown input %q; the model takes %s", name, v.takes())
+			}
+		}
 	case len(v.inputs) != 1:
 		return b, fmt.Errorf("found a value, expected an object with the %d inputs of the model", len(v.inputs))
 	default:

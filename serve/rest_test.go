@@ -79,9 +79,10 @@ func TestREST(t *testing.T) {
 func TestErrorsOfREST(t *testing.T) {
 	p := open(t, filepath.Join("..", "savedmodels", "testdata", "keras"), Options{})
 	for body, says := range map[string]string{
-		``:                 "expected a JSON object with instances or inputs",
-		`{"instances": 1}`: "there are no samples",
-		`{}`:               `expected either "instances" or "inputs"`,
+		``:                  "expected a JSON object with instances or inputs",
+		`{"instances": 1}`:  "instances must be an array",
+		`{"instances": {}}`: "instances must be an array",
+		`{}`:                `expected either "instances" or "inputs"`,
 		`{"inputs": [[1,2,3]], "instances": [[1]]}`:        `expected either "instances" or "inputs"`,
 		`{"instances": []}`:                                "there are no samples",
 		`{"instances": [[1,2,3], [1,2]]}`:                  "the call does not fit the model: input x: nested arrays must have equal lengths",
@@ -95,13 +96,27 @@ func TestErrorsOfREST(t *testing.T) {
 		`{"instances": [[1,2]]}`:                           "expected samples of shape [3], got samples of shape [2]",
 		`{"instances": [{"x": [1,2,3]}, {"y": [1]}]}`:      "sample 1, input x: there is no value",
 		`{"instances": [{"b64": "AAAA"}]}`:                 "input x",
-		`{"inputs": {"z": 1}}`:                             "the call does not fit the model: input x: there is no value",
+		`{"inputs": {"z": 1}}`:                             `the call does not fit the model: unknown input "z"; the model takes x (float32 [-1 3])`,
+		`{"instances": [{"z": 1, "a": 2}]}`:                "the call does not fit the model: sample 0, input x: no value for x; found: a, z",
 		`{"inputs": [[1,2,3]], "signature_name": "train"}`: `the signature "train" is not served; expected "serving_default", or none`,
 	} {
 		_, err := p.answer(post(body))
 		require.ErrorIs(t, err, ErrInput, body)
 		require.ErrorContains(t, err, says, body)
 		assert.NotContains(t, err.Error(), "line", body)
+	}
+}
+
+// An input may have its name in the signature.
+func TestNamesOfTheSignature(t *testing.T) {
+	v := &version{signature: &savedmodels.Signature{}, model: &savedmodels.Model{}, inputs: []port{{
+		Tensor: savedmodels.Tensor{Name: "shop id", Key: "shop_id"}, kind: dtype.For[float32](), rows: true}}}
+	for _, body := range []string{`{"instances": [{"shop_id": 1}]}`, `{"instances": [{"shop id": 1}]}`, `{"inputs": {"shop_id": [1]}}`} {
+		var in restRequest
+		require.NoError(t, json.Unmarshal([]byte(body), &in))
+		b, err := in.decode(v, nil)
+		require.NoError(t, err, body)
+		assert.Equal(t, []data.Field{{Name: "shop id", Array: data.Array{Shape: []int{1}, Values: []float32{1}}}}, b.Fields, body)
 	}
 }
 
