@@ -142,11 +142,11 @@ func (t *training) prepare() (missing []gpuopts.Variable, err error) {
 }
 
 func (t *training) report(subject string, value any) {
-	if t.Report != nil {
+	if level := map[string]slog.Level{"warning": slog.LevelWarn}[subject]; t.Report != nil {
 		t.Report(subject, value)
-		return
+	} else {
+		t.Loop.Log.Log(context.Background(), level, subject, "value", value)
 	}
-	t.Loop.Log.Info(subject, "value", value)
 }
 
 // here trains in a child process.

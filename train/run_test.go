@@ -348,3 +348,12 @@ func TestRunWithAdapters(t *testing.T) {
 	assert.ErrorIs(t, err, session.ErrMismatch)
 	assert.NoFileExists(t, filepath.Join(dir, "out", "adapter.safetensors"))
 }
+
+// Without Config.Report, warnings are logged as warnings.
+func TestLevelOfReports(t *testing.T) {
+	var log bytes.Buffer
+	run := training{Config: Config{Loop: fit.Loop{Log: slog.New(slog.NewTextHandler(&log, nil))}}}
+	run.report("warning", "w")
+	run.report("note", "n")
+	assert.Regexp(t, `^\S+ level=WARN msg=warning value=w\n\S+ level=INFO msg=note value=n\n$`, log.String())
+}
