@@ -17,11 +17,13 @@ import (
 const perMinute = "minute"
 
 // The growth that is no leak: what a Keras training without a fault shows in its first thousands of steps, what a
-// program adds in a minute, and a hundredth of the memory in the whole time. A longer run shows smaller leaks.
+// program adds in a minute, and the part of the memory that it adds in the whole time. A longer run shows smaller
+// leaks. The free memory that malloc keeps varies more.
 const (
-	stepBudget   = 2 * memory.KiB
-	minuteBudget = memory.MiB
-	wholeBudget  = 0.01
+	stepBudget     = 2 * memory.KiB
+	minuteBudget   = memory.MiB
+	wholeBudget    = 0.02
+	retainedBudget = 0.1
 )
 
 // judgedLayers are the layers whose growth is a leak.
@@ -42,13 +44,13 @@ func (r *recorder) report() *Report {
 		}
 		criteria.Budget = max(criteria.Budget, memory.Bytes(wholeBudget*float64(last.Get(total).Bytes)/max(span, 1e-3)))
 	}
-	whole := series.Judge(criteria)
+	whole := judge(series, criteria)
 	out.Verdict, out.Slope, out.From = verdict(whole), whole.Slope, whole.From
 	for _, layer := range judgedLayers {
 		criteria.Layer = layer
 		v := whole
 		if layer != total {
-			v = series.Judge(criteria)
+			v = judge(series, criteria)
 		}
 		out.Layers = append(out.Layers, Layer{Name: layer, Verdict: verdict(v), Kind: v.Kind, Slope: v.Slope, Start: v.Start,
 			End: v.Level, Text: v.String()})
@@ -69,6 +71,23 @@ func (r *recorder) report() *Report {
 	}
 	r.explain(out, kind, whole)
 	return out
+}
+
+// judge judges a layer. Growth that the budget does not decide is level if it is within the usual variation.
+func judge(s *memory.Series, c memory.Criteria) memory.Verdict {
+	v := s.Judge(c)
+	if rise := v.Slope.Estimate * (v.To - v.From); v.Kind == memory.Leak && v.Cause == memlayer.Retention &&
+		rise < retainedBudget*float64(v.Level) {
+		v.Kind = memory.Inconclusive
+		v.Reason = "malloc keeps more free memory, and the memory in use is constant"
+	}
+	if v.Kind == memory.Inconclusive {
+		c.Budget = 0
+		if w := s.Judge(c); verdict(w) == Level {
+			return w
+		}
+	}
+	return v
 }
 
 // evenParts is the number of parts of a series of which even keeps one sample each.

