@@ -39,7 +39,7 @@ func (a *attempt) code() int {
 
 func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	began := time.Now()
-	a := &attempt{crash: Crash{Attempt: p.next.Attempt, ExitCode: -1}}
+	a := &attempt{crash: Crash{Attempt: p.next.Attempt}}
 	stderr := &relay{w: p.Stderr, out: p.out, ended: make(chan struct{})}
 	command := child.Command{Args: p.args, Env: p.Env, Variable: child.SupervisedEnv, Spec: p.next, Stdout: os.Stdout,
 		Log: stderr}
@@ -53,7 +53,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	var err error
 	// The end of ctx must not kill the child: the parent sends it a signal instead.
 	if a.Process, err = child.Start(context.WithoutCancel(ctx), command); err != nil {
-		a.crash.Time, a.crash.Lasted = time.Now(), time.Since(began)
+		a.crash.Lasted = time.Since(began)
 		return a, fmt.Errorf("supervise: %w", err)
 	}
 	p.log(slog.LevelDebug, "the training process was started", "attempt", p.next.Attempt, "pid", a.PID())
@@ -64,10 +64,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 		_, _ = stderr.Write([]byte("\n"))
 	}
 	c := &a.crash
-	c.Time, c.Lasted, c.Log = exit.Time, exit.Time.Sub(began), a.Log.Lines(20)
-	c.ExitCode, c.Signal = exit.Code, exit.Signal
-	c.OOMKilled, c.OutOfMemory, c.Cause = exit.OOMKilled, exit.OutOfMemory, exit.Cause
-	c.Hang = c.Hang && exit.Killed
+	c.Lasted, c.OutOfMemory, c.Cause = exit.Time.Sub(began), exit.OutOfMemory, exit.Cause
 	if a.end != nil {
 		c.OutOfMemory, c.Cause, c.Peer = false, a.end.Text, a.end.End == endPeer
 	}
@@ -107,7 +104,6 @@ func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, 
 			if silent++; silent <= ticks || a.end != nil || p.ending {
 				break
 			}
-			a.crash.Hang = true
 			p.warn(a.Kill(fmt.Sprintf("hang: no sign of life for %v", period*ticks)))
 		case s := <-p.signals:
 			p.receive(s, a)

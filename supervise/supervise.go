@@ -97,28 +97,18 @@ type Options struct {
 
 // Crash describes an attempt that ended in a crash.
 type Crash struct {
-	Time    time.Time `json:"time"`
-	Attempt int       `json:"attempt"`
+	Attempt int
 	// Step is the last step reported, at most 50 ms before the crash.
-	Step int64 `json:"step"`
+	Step int64
 	// Lasted is the running time of the process.
-	Lasted time.Duration `json:"lasted_ns"`
-	// Signal is the signal that killed the process. Otherwise ExitCode is its exit code; Go converts
-	// SIGSEGV and SIGABRT, also of C code, to exit code 2.
-	Signal   syscall.Signal `json:"signal,omitempty"`
-	ExitCode int            `json:"exit_code"`
-	// OOMKilled means that the kernel killed the process for lack of memory, according to its
-	// control group. Hang means that Run killed the process because it hung.
-	OOMKilled bool `json:"oom_killed,omitempty"`
-	Hang      bool `json:"hang,omitempty"`
+	Lasted time.Duration
 	// Peer means that the task returned ErrPeer.
-	Peer bool `json:"peer,omitempty"`
-	// OutOfMemory means OOMKilled, or a crash that followed a failed allocation.
-	OutOfMemory bool `json:"out_of_memory,omitempty"`
+	Peer bool
+	// OutOfMemory means that the kernel killed the process for lack of memory, or that it crashed after a failed
+	// allocation.
+	OutOfMemory bool
 	// Cause describes the crash in words, with the line of the log that names the cause.
-	Cause string `json:"cause"`
-	// Log contains the last lines of standard error, at most 20.
-	Log []string `json:"log,omitempty"`
+	Cause string
 }
 
 // Error reports a task that failed. A task may also return an Error, to choose the exit code and the text.
@@ -291,9 +281,10 @@ type parent struct {
 	next     spec
 	terminal *os.File
 	signals  chan os.Signal
-	// crashes has the crashes since the last progress. from is the latest step with which an
-	// attempt began. memoryStep is the step of the last crash for lack of memory.
+	// crashes has the crashes since the last progress, and restarts is the number of all crashes. from is the
+	// latest step with which an attempt began. memoryStep is the step of the last crash for lack of memory.
 	crashes          []Crash
+	restarts         int
 	from, memoryStep int64
 	// out is a queue of output. A goroutine writes it, because the parent must not wait for a
 	// terminal.
@@ -327,7 +318,7 @@ func newParent(o Options) *parent {
 			return t.C, t.Stop
 		}
 	}
-	p.next = spec{Status: Status{Began: time.Now()}, Grace: p.Grace, KillOrphan: p.KillOrphan, Terminal: p.terminal != nil}
+	p.next = spec{Grace: p.Grace, KillOrphan: p.KillOrphan, Terminal: p.terminal != nil}
 	return p
 }
 
@@ -385,9 +376,8 @@ func (p *parent) attempts(ctx context.Context) error {
 		if p.next.Crashed = !planned; planned {
 			p.next.Reason = a.end.Text
 		} else {
-			p.next.Crashes++
-			p.next.LastCrash = &a.crash
-			p.next.Reason = fmt.Sprintf("restart %d: %s", p.next.Crashes, a.crash.Cause)
+			p.restarts++
+			p.next.Reason = fmt.Sprintf("restart %d: %s", p.restarts, a.crash.Cause)
 		}
 		var wait time.Duration
 		if planned && a.progress {

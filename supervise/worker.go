@@ -24,19 +24,14 @@ import (
 type Status struct {
 	// Attempt is the number of this child, from 1.
 	Attempt int `json:"attempt"`
-	// Began is the start time of the first child.
-	Began time.Time `json:"began"`
 	// Step is the latest step of all children. If Step is above 0, train resumes from the
 	// checkpoints. If it is 0, existing checkpoints belong to another training.
 	Step int64 `json:"step,omitempty"`
 	// Reason says why this child was started, such as "restart 3: killed by SIGKILL". It is empty
 	// for the first child.
 	Reason string `json:"reason,omitempty"`
-	// Crashed reports whether the previous child crashed. Crashes is the number of crashes so far,
-	// and LastCrash the last one.
-	Crashed   bool   `json:"crashed,omitempty"`
-	Crashes   int    `json:"crashes,omitempty"`
-	LastCrash *Crash `json:"last_crash,omitempty"`
+	// Crashed reports whether the previous child crashed.
+	Crashed bool `json:"crashed,omitempty"`
 	// MemoryCrashes is the number of crashes for lack of memory since the training last got beyond
 	// the step of such a crash. If it is above 0, the training needs less memory to continue.
 	MemoryCrashes int `json:"memory_crashes,omitempty"`

@@ -20,7 +20,7 @@ import (
 )
 
 func TestExitCodes(t *testing.T) {
-	oomKilled := []supervise.Crash{{OOMKilled: true, OutOfMemory: true}, {OOMKilled: true, OutOfMemory: true}}
+	oomKilled := []supervise.Crash{{OutOfMemory: true}, {OutOfMemory: true}}
 	for _, c := range []struct {
 		err  error
 		want int

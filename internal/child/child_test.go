@@ -35,8 +35,8 @@ func TestTailKeepsTheEnd(t *testing.T) {
 	_, _ = tail.Write([]byte("\n  last \xff\n"))
 	assert.LessOrEqual(t, len(tail.String()), logKeep)
 	assert.LessOrEqual(t, cap(tail.kept), 4*logKeep)
-	assert.Equal(t, []string{"1234567", "last ?"}, tail.Lines(2))
-	assert.Empty(t, (&Tail{}).Lines(20))
+	assert.True(t, strings.HasSuffix(tail.String(), "1234567\n\n  last ?\n"))
+	assert.Empty(t, (&Tail{}).String())
 }
 
 func TestOutOfMemory(t *testing.T) {

@@ -32,21 +32,6 @@ func (t *Tail) String() string {
 	return string(bytes.ToValidUTF8(kept, []byte("?")))
 }
 
-// Lines returns the last n lines that are not empty, each truncated to 200 bytes.
-func (t *Tail) Lines(n int) []string {
-	var lines []string
-	for line := range strings.Lines(t.String()) {
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, line)
-		}
-	}
-	lines = lines[max(0, len(lines)-n):]
-	for i, line := range lines {
-		lines[i] = cut(line)
-	}
-	return lines
-}
-
 // causes lists words that mark the line with the cause, best first. The last lines of a log are often
 // stacks, and Go's line about the signal follows the message of the library.
 var causes = [][]string{
