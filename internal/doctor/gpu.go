@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"steadyfit/internal/gpu"
-	"steadyfit/internal/memlayer"
-	"steadyfit/memory"
 )
 
 // driverLibrary and managementLibrary come with the driver, all other libraries with CUDA.
@@ -59,38 +57,18 @@ var (
 // gpuList is the list of GPUs from NVML or, without it, from the kernel.
 type gpuList struct {
 	gpus []gpu.GPU
-	used map[string]memory.Reading // in use on each GPU, by its ID
-	why  string                    // reason why NVML is unavailable
+	why  string // reason why NVML is unavailable
 	err  error
 }
 
 // listGPUs asks NVML for the GPUs of this machine.
 func listGPUs() gpuList {
 	driver, err := gpu.Open()
-	l := gpuList{gpus: driver.GPUs(), used: usedMemory(driver), why: driver.Why(), err: err}
+	l := gpuList{gpus: driver.GPUs(), why: driver.Why(), err: err}
 	if err := driver.Close(); l.err == nil {
 		l.err = err
 	}
 	return l
-}
-
-// usedMemory returns the memory in use on each GPU by all processes, by the GPU's ID.
-func usedMemory(driver *gpu.Driver) map[string]memory.Reading {
-	source := driver.Source(0)
-	if source == nil {
-		return nil
-	}
-	sample := map[memory.Layer]memory.Reading{}
-	source(func(l memory.Layer, r memory.Reading) { sample[l] = r })
-	gpus := driver.GPUs()
-	if len(gpus) == 1 {
-		return map[string]memory.Reading{gpus[0].ID: sample[memlayer.GPUUsed]}
-	}
-	used := map[string]memory.Reading{}
-	for _, g := range gpus {
-		used[g.ID] = sample[memlayer.Of[memory.Layer](memlayer.GPUUsed, g.ID)]
-	}
-	return used
 }
 
 const (
@@ -206,8 +184,8 @@ func (e gpuExam) driver() Check {
 func (e gpuExam) gpus(l gpuList) (checks []Check) {
 	for _, g := range l.gpus {
 		c := ok("GPU "+g.ID, g.String())
-		if used := l.used[g.ID]; used.OK {
-			c.Found += fmt.Sprintf("; %v in use", used.Bytes)
+		if g.Used.OK {
+			c.Found += fmt.Sprintf("; %v in use", g.Used.Bytes)
 		}
 		switch {
 		case l.why != "":

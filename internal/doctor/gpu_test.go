@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/gpu"
 	"steadyfit/internal/testkit"
@@ -146,14 +147,12 @@ func TestBuildForTheCPUOnAGPUMachine(t *testing.T) {
 }
 
 func TestGPUsOneByOne(t *testing.T) {
-	h200 := gpu.GPU{ID: "0", Name: "NVIDIA H200", Memory: memory.Known(140 * memory.GiB)}
+	h200 := gpu.GPU{ID: "0", Name: "NVIDIA H200", Memory: memory.Known(140 * memory.GiB),
+		Used: memory.Known(1536 * memory.MiB)}
 	unknown := gpu.GPU{ID: "1", Name: "NVIDIA GB10"}
 	m := gpuBuild(box(gpuMachine, nil))
 	m.gpus = func() gpuList {
-		return gpuList{
-			gpus: []gpu.GPU{h200, unknown}, used: map[string]memory.Reading{"0": memory.Known(1536 * memory.MiB), "1": {}},
-			err: errors.New("GPU 3 does\nnot answer"),
-		}
+		return gpuList{gpus: []gpu.GPU{h200, unknown}, err: errors.New("GPU 3 does\nnot answer")}
 	}
 	checks := gpuChecks(m)
 	assert.Equal(t, Check{Name: "GPU 0", Found: "NVIDIA H200, 140.0 GiB; 1.5 GiB in use"}, check(t, checks, "GPU 0"))
@@ -161,32 +160,21 @@ func TestGPUsOneByOne(t *testing.T) {
 		check(t, checks, "GPU 1"))
 	assert.Equal(t, Check{Name: "libnvidia-ml.so.1", Status: Warning, Found: "GPU 3 does not answer", Fix: "follow this message, and check with `nvidia-smi`"}, check(t, checks, "libnvidia-ml.so.1"))
 
-	h200.Memory = memory.Reading{}
+	h200.Memory, h200.Used = memory.Reading{}, memory.Reading{}
 	m.gpus = func() gpuList { return gpuList{gpus: []gpu.GPU{h200}, why: "no cgo"} }
 	assert.Equal(t, Check{Name: "GPU 0", Status: Note, Found: "NVIDIA H200; reports will not show its memory: no cgo"},
 		check(t, gpuChecks(m), "GPU 0"))
 }
 
 // The memory in use is reported for each GPU of this machine, if it has any.
-func TestGPUsInUse(t *testing.T) {
-	if !testkit.NVMLChild(t, "-DNEW") {
-		return
-	}
-	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(100 * memory.MiB)}, listGPUs().used)
-}
-
 func TestSeveralGPUsInUse(t *testing.T) {
 	if !testkit.NVMLChild(t, "-DGPUS=2", "-DSILENT=1") {
 		return
 	}
-	assert.Equal(t, map[string]memory.Reading{"0": memory.Known(100 * memory.MiB), "1": {}}, listGPUs().used)
-}
-
-func TestNoGPUInUse(t *testing.T) {
-	if l := listGPUs(); len(l.gpus) > 0 {
-		t.Skip("this machine has a GPU")
-	}
-	assert.Nil(t, listGPUs().used)
+	gpus := listGPUs().gpus
+	require.Len(t, gpus, 2)
+	assert.Equal(t, memory.Known(100*memory.MiB), gpus[0].Used)
+	assert.False(t, gpus[1].Used.OK)
 }
 
 // The reported memory in use does not include that of the examination itself.

@@ -6,9 +6,8 @@
 // amounts at all.
 //
 // The layers are memlayer.GPUUsed, the memory in use by all processes, and memlayer.GPUProcess, the
-// memory of one process. With several GPUs they are sums, and each GPU has layers named after its ID,
-// such as "gpu used (0)". A sum is unknown if a part is unknown. A GPU divided into instances (MIG) is
-// listed as a whole.
+// memory of one process. With several GPUs they are sums. A sum is unknown if a part is unknown. A GPU
+// divided into instances (MIG) is listed as a whole.
 //
 // The amount of a process has these limits:
 //
@@ -52,6 +51,8 @@ type GPU struct {
 	Name string
 	// Memory is the size of the device, including memory reserved by the driver.
 	Memory memory.Reading
+	// Used is the memory that all processes used at Open.
+	Used memory.Reading
 }
 
 // String returns the name and, if known, the memory: "NVIDIA H200, 139.8 GiB".

@@ -68,21 +68,19 @@ func TestLibraries(t *testing.T) {
 		report(t, file)
 		return
 	}
-	gib := memory.Known(1000 << 20)
+	gib, used := memory.Known(1000<<20), memory.Known(100<<20)
 	for _, c := range []struct {
 		name, flag string
 		gpus       []GPU
 		sample     map[memory.Layer]memory.Bytes
 		most       float64
 	}{
-		{"new", "-DNEW", []GPU{{ID: "0", Name: "Test GPU", Memory: gib}},
+		{"new", "-DNEW", []GPU{{"0", "Test GPU", gib, used}},
 			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 100 << 20, memlayer.GPUProcess: 7 << 20}, 8},
-		{"forbidden", "-DFORBIDDEN", []GPU{{ID: "0", Name: "Test GPU", Memory: gib}},
+		{"forbidden", "-DFORBIDDEN", []GPU{{"0", "Test GPU", gib, used}},
 			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 100 << 20}, 8},
-		{"two", "-DGPUS=2", []GPU{{"0", "Test GPU", gib}, {"1", "Test GPU", gib}},
-			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 200 << 20, memlayer.GPUProcess: 14 << 20,
-				"gpu used (0)": 100 << 20, "gpu process used (0)": 7 << 20,
-				"gpu used (1)": 100 << 20, "gpu process used (1)": 7 << 20}, 16},
+		{"two", "-DGPUS=2", []GPU{{"0", "Test GPU", gib, used}, {"1", "Test GPU", gib, used}},
+			map[memory.Layer]memory.Bytes{memlayer.GPUUsed: 200 << 20, memlayer.GPUProcess: 14 << 20}, 16},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -132,7 +132,8 @@ func (d *Driver) add(n *nvml, device handle, id string) {
 		g.Name = string(name)
 	}
 	var b buffers
-	if n.memory(device, b.versioned()) == success {
+	b.nvml = n
+	if g.Used = b.used(device); g.Used.OK {
 		g.Memory = amount(b.info.total)
 	}
 	d.gpus = append(d.gpus, g)
@@ -163,22 +164,21 @@ type buffers struct {
 	list []processInfo
 }
 
-// ask reads the memory of a device, and of a process on it.
-func (b *buffers) ask(device handle, pid uint32, into *answer) {
-	if b.nvml.memory(device, b.versioned()) == success {
-		into.used = amount(b.info.used)
+// used reads the memory of a device, and returns the part in use.
+func (b *buffers) used(device handle) memory.Reading {
+	b.info = memoryInfo{version: 2<<24 | uint32(unsafe.Sizeof(b.info))}
+	if b.nvml.memory(device, &b.info) != success {
+		return memory.Reading{}
 	}
-	b.list, into.answered = b.running(device)
-	for _, p := range b.list {
-		if p.pid == pid {
-			into.add(amount(p.used))
-		}
-	}
+	return amount(b.info.used)
 }
 
-func (b *buffers) versioned() *memoryInfo {
-	b.info = memoryInfo{version: 2<<24 | uint32(unsafe.Sizeof(b.info))}
-	return &b.info
+// memory returns the memory of a process. A context takes memory, so 0 means unknown.
+func (p processInfo) memory() memory.Reading {
+	if p.used == 0 {
+		return memory.Reading{}
+	}
+	return amount(p.used)
 }
 
 const most = 1 << 16

@@ -174,14 +174,11 @@ func TestSeveralGPUs(t *testing.T) {
 	lib := &fakeNVML{devices: []*fakeDevice{first, second}}
 	d := opened(t, lib)
 	s := d.Source(77)
-	require.Equal(t, amounts{{memlayer.GPUUsed, 30}, {memlayer.GPUProcess, 5},
-		{"gpu used (0)", 10}, {"gpu process used (0)", 0}, {"gpu used (1)", 20}, {"gpu process used (1)", 5}}, sampled(s),
+	require.Equal(t, amounts{{memlayer.GPUUsed, 30}, {memlayer.GPUProcess, 5}}, sampled(s),
 		"the second GPU shows that the ID fits")
 
 	first.memory, first.queue = gpuIsLost, gpuIsLost
-	require.Equal(t, amounts{{memlayer.GPUUsed, unknown}, {memlayer.GPUProcess, unknown},
-		{"gpu used (0)", unknown}, {"gpu process used (0)", unknown}, {"gpu used (1)", 20}, {"gpu process used (1)", 5}},
-		sampled(s),
+	require.Equal(t, amounts{{memlayer.GPUUsed, unknown}, {memlayer.GPUProcess, unknown}}, sampled(s),
 		"a sum without one of its parts is not known")
 
 	first.memory, first.queue = success, success

@@ -7,24 +7,6 @@ import (
 	"steadyfit/memory"
 )
 
-type answer struct {
-	used, process memory.Reading
-	// answered is true if the GPU listed its processes. listed is true if the process is among
-	// them.
-	listed, answered bool
-}
-
-// add adds an entry of the list of processes. A process may have several entries.
-func (a *answer) add(part memory.Reading) {
-	if part.Bytes == 0 {
-		part.OK = false // a context takes memory, so 0 means unknown
-	}
-	if a.listed {
-		part = plus(a.process, part)
-	}
-	a.process, a.listed = part, true
-}
-
 // plus adds two readings. The sum is unknown if one of them is.
 func plus(a, b memory.Reading) memory.Reading {
 	if !a.OK || !b.OK {
@@ -37,6 +19,26 @@ func plus(a, b memory.Reading) memory.Reading {
 // are no layers (Why), and after Close. Each Sampler needs a separate Source. A sample makes two requests
 // per GPU, and purego allocates three times per request.
 func (d *Driver) Source(pid int) memory.Source {
+	s := d.source(pid)
+	if s == nil {
+		return nil
+	}
+	return func(add func(memory.Layer, memory.Reading)) {
+		used, process := s.read()
+		add(memlayer.GPUUsed, used)
+		add(memlayer.GPUProcess, process)
+	}
+}
+
+type source struct {
+	driver  *Driver
+	buffers buffers
+	pid     uint32
+	seen    bool // the process was listed before, so unlisted means 0
+}
+
+// source returns a source of a process, or nil.
+func (d *Driver) source(pid int) *source {
 	if pid == 0 {
 		pid = os.Getpid()
 	}
@@ -45,68 +47,45 @@ func (d *Driver) Source(pid int) memory.Source {
 	if d.nvml == nil {
 		return nil
 	}
-	s := &source{driver: d, pid: uint32(pid), answers: make([]answer, len(d.gpus))}
-	s.buffers.nvml = d.nvml
-	for _, g := range d.gpus {
-		s.layers = append(s.layers, [2]memory.Layer{memlayer.Of[memory.Layer](memlayer.GPUUsed, g.ID),
-			memlayer.Of[memory.Layer](memlayer.GPUProcess, g.ID)})
-	}
-	return s.sample
+	return &source{driver: d, pid: uint32(pid), buffers: buffers{nvml: d.nvml}}
 }
 
-type source struct {
-	driver  *Driver
-	buffers buffers
-	pid     uint32
-	seen    bool              // the process was listed before, so unlisted means 0
-	answers []answer          // one per GPU
-	layers  [][2]memory.Layer // used and process, per GPU
-}
-
-func (s *source) sample(add func(memory.Layer, memory.Reading)) {
-	s.read()
-	used, process := memory.Known(0), memory.Known(0)
-	for _, a := range s.answers {
-		used, process = plus(used, a.used), plus(process, a.process)
-	}
-	add(memlayer.GPUUsed, used)
-	add(memlayer.GPUProcess, process)
-	if len(s.answers) == 1 {
-		return
-	}
-	for i, a := range s.answers {
-		add(s.layers[i][0], a.used)
-		add(s.layers[i][1], a.process)
-	}
-}
-
-func (s *source) read() {
-	clear(s.answers)
+// read returns the memory in use on all GPUs, and that of the process.
+func (s *source) read() (used, process memory.Reading) {
 	s.driver.mu.RLock()
 	defer s.driver.mu.RUnlock()
 	if s.driver.nvml == nil {
-		return
+		return used, process
 	}
-	for i, device := range s.driver.nvml.devices {
-		s.buffers.ask(device, s.pid, &s.answers[i])
-		s.seen = s.seen || s.answers[i].listed
-	}
-	for i := range s.answers {
-		if a := &s.answers[i]; s.seen && a.answered && !a.listed {
-			a.process = memory.Known(0)
+	used, process = memory.Known(0), memory.Known(0)
+	silent, unlisted := false, false
+	for _, device := range s.driver.nvml.devices {
+		used = plus(used, s.buffers.used(device))
+		list, answered := s.buffers.running(device)
+		listed := false
+		for _, p := range list { // a process may have several entries
+			if p.pid == s.pid {
+				listed, process = true, plus(process, p.memory())
+			}
 		}
+		s.buffers.list, s.seen = list, s.seen || listed
+		silent, unlisted = silent || !answered, unlisted || !listed
 	}
+	if silent || unlisted && !s.seen {
+		process = memory.Reading{}
+	}
+	return used, process
 }
 
 // Meter reads the GPU memory of a process. The zero value reports unknown readings. It is for one
 // goroutine at a time.
 type Meter struct {
-	source memory.Source // nil if the driver reports nothing
-	own    bool          // whether the amount of the process was ever known
+	source *source // nil if the driver reports nothing
+	own    bool    // whether the amount of the process was ever known
 }
 
 // Meter returns a meter of a process; pid 0 means this process.
-func (d *Driver) Meter(pid int) *Meter { return &Meter{source: d.Source(pid)} }
+func (d *Driver) Meter(pid int) *Meter { return &Meter{source: d.source(pid)} }
 
 // Read returns the memory of the process on all GPUs, or of all processes if the driver never reports
 // single ones. It never returns 0, since a process that uses a GPU has a context there.
@@ -114,15 +93,7 @@ func (m *Meter) Read() memory.Reading {
 	if m.source == nil {
 		return memory.Reading{}
 	}
-	var used, process memory.Reading
-	m.source(func(l memory.Layer, r memory.Reading) {
-		switch l {
-		case memlayer.GPUUsed:
-			used = r
-		case memlayer.GPUProcess:
-			process = r
-		}
-	})
+	used, process := m.source.read()
 	m.own = m.own || process.OK
 	if m.own {
 		used = process // also if unknown, since the two amounts must not be mixed
