@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/files"
 	"steadyfit/internal/lab/matrix"
+	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 )
 
@@ -31,7 +31,7 @@ var ways = []struct{ precision, digits, cnn string }{
 func waysTable(t *testing.T) string {
 	result, err := matrix.ReadFile("../../docs/results/precision.json.gz")
 	require.NoError(t, err)
-	text, err := files.ReadGzip("../../docs/results/accuracy.json.gz", 1<<20)
+	text, err := runner.ReadGzip("../../docs/results/accuracy.json.gz", 1<<20)
 	require.NoError(t, err)
 	var accuracy struct {
 		Rows []struct {

@@ -7,7 +7,6 @@ package files
 import (
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -99,50 +98,6 @@ func Same(a, b string) bool {
 	infoA, errA := os.Stat(a)
 	infoB, errB := os.Stat(b)
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
-}
-
-// walk calls visit for a file, or for all folders and files in a folder in the order of their names. name is
-// relative to root, and "." at first. walk follows links, and skips a folder if visit returns fs.SkipDir.
-func walk(root, name string, visit func(name string, info fs.FileInfo) error) error {
-	info, err := os.Stat(filepath.Join(root, name))
-	if err != nil {
-		return err
-	}
-	if name != "." || !info.IsDir() {
-		if err := visit(name, info); err != nil {
-			if info.IsDir() && errors.Is(err, fs.SkipDir) {
-				return nil
-			}
-			return err
-		}
-	}
-	if !info.IsDir() {
-		return nil
-	}
-	entries, err := os.ReadDir(filepath.Join(root, name))
-	for _, e := range entries {
-		if err == nil {
-			err = walk(root, filepath.Join(name, e.Name()), visit)
-		}
-	}
-	return err
-}
-
-// Hash writes the names and contents of all files of a folder, or of one file, to a hash.
-func Hash(sum hash.Hash, path string) error {
-	return walk(path, ".", func(name string, info fs.FileInfo) error {
-		if !info.Mode().IsRegular() {
-			return nil
-		}
-		fmt.Fprintln(sum, name, info.Size())
-		f, err := os.Open(filepath.Join(path, name))
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		_, err = io.Copy(sum, f)
-		return err
-	})
 }
 
 // SyncTree syncs a folder and everything in it.

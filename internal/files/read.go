@@ -2,7 +2,6 @@ package files
 
 import (
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -52,25 +51,4 @@ func Read(path string, most int64) ([]byte, error) {
 
 func tooLarge(path string, size, most int64) error {
 	return fmt.Errorf("%s: %w: it has %d bytes, the limit is %d", path, ErrTooLarge, size, most)
-}
-
-// ReadGzip is like Read, for a file that may be compressed with gzip. The limit applies to the
-// decompressed size.
-func ReadGzip(path string, most int64) ([]byte, error) {
-	text, err := Read(path, most)
-	if err != nil || !bytes.HasPrefix(text, []byte{0x1f, 0x8b}) {
-		return text, err
-	}
-	r, err := gzip.NewReader(bytes.NewReader(text))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	text, err = io.ReadAll(io.LimitReader(r, most+1))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if size := int64(len(text)); size > most {
-		return nil, tooLarge(path, size, most)
-	}
-	return text, nil
 }

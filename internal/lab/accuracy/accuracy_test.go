@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/internal/files"
+	"steadyfit/internal/lab/runner"
 )
 
 // fitEnv makes the test binary act as steadyfit. Its value is a folder where each run writes a
@@ -220,7 +220,7 @@ func TestMakePart(t *testing.T) {
 
 // The results in the repository are complete and match the table in docs/reference/devices.md.
 func TestResults(t *testing.T) {
-	text, err := files.ReadGzip("../../../docs/results/accuracy.json.gz", 1<<20)
+	text, err := runner.ReadGzip("../../../docs/results/accuracy.json.gz", 1<<20)
 	require.NoError(t, err)
 	var r report
 	require.NoError(t, json.Unmarshal(text, &r))

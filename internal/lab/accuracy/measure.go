@@ -93,7 +93,7 @@ func (p *plan) hash(path string) (string, error) {
 		dir = m.Dir
 	}
 	sum := sha256.New()
-	if err := files.Hash(sum, dir); err != nil {
+	if err := runner.Hash(sum, dir); err != nil {
 		return "", fmt.Errorf("model: %w; make accuracy exports it", err)
 	}
 	hash := hex.EncodeToString(sum.Sum(nil))

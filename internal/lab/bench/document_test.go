@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/files"
+	"steadyfit/internal/lab/runner"
 )
 
 // documentTable returns the figures that docs/explanation/speed.md quotes: times relative to the C
@@ -47,7 +47,7 @@ func documentTable(r *Report) string {
 
 // The table of docs/explanation/speed.md matches docs/results/bench.json.gz.
 func TestDocument(t *testing.T) {
-	text, err := files.ReadGzip(filepath.Join("..", "..", "..", "docs", "results", "bench.json.gz"), 1<<20)
+	text, err := runner.ReadGzip(filepath.Join("..", "..", "..", "docs", "results", "bench.json.gz"), 1<<20)
 	require.NoError(t, err)
 	r := &Report{}
 	require.NoError(t, json.Unmarshal(text, r))

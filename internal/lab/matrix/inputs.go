@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"steadyfit/internal/files"
 	"steadyfit/internal/lab/machine"
+	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/tfprocess"
 )
 
@@ -80,7 +80,7 @@ func hashInput(sum hash.Hash, path string) error {
 	if _, err := os.Stat(path); path == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return files.Hash(sum, path)
+	return runner.Hash(sum, path)
 }
 
 // packages returns the names and versions of the installed Python packages, which are the names

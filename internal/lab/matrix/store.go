@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"steadyfit/internal/files"
+	"steadyfit/internal/lab/runner"
 )
 
 // runsFile is the file in a results folder with every run and all its samples, one JSON object per line.
@@ -99,7 +100,7 @@ const maxResult = 64 << 20
 // ReadFile reads a matrix.json file, which may be compressed with gzip. It adds the claims that are
 // newer than the file, with verdicts from the runs in the file.
 func ReadFile(path string) (*Result, error) {
-	text, err := files.ReadGzip(path, maxResult)
+	text, err := runner.ReadGzip(path, maxResult)
 	if err != nil {
 		return nil, err
 	}
