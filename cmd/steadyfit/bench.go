@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,8 +71,6 @@ func (s *settings) bench(cmd *cobra.Command) error {
 
 func (s *settings) checkBench() error {
 	switch {
-	case !(s.rate >= 0) || math.IsInf(s.rate, 1):
-		return usagef("--learning-rate %v: expected a number above 0; leave it out for a model that has its own", s.rate)
 	case s.synthetic && s.Data.Path != "":
 		return usagef("--synthetic and --data exclude each other")
 	}
@@ -91,8 +88,8 @@ func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedm
 	if source.images != nil {
 		source.images.UseJPEG(opened.DecodeJPEG)
 	}
-	if s.rate > 0 {
-		if err := opened.SetLearningRate(s.rate); err != nil {
+	if rate := s.firstRate(); rate > 0 {
+		if err := opened.SetLearningRate(rate); err != nil {
 			return r, err
 		}
 	}
@@ -187,9 +184,9 @@ func (s *settings) syntheticSource(m *savedmodels.Model, sig *savedmodels.Signat
 		}
 		leading = []int{source.stepsPerCall, s.Loop.Batch}
 	}
-	b, err := syntheticBatch(sig, leading, classes(m))
+	b, err := measure.Batch(sig, leading, classes(m))
 	if err != nil {
-		return source, err
+		return source, usagef("%w", err)
 	}
 	source.batches = func(yield func(data.Batch, error) bool) {
 		for yield(b, nil) {
@@ -204,50 +201,4 @@ func classes(m *savedmodels.Model) uint32 {
 		return uint32(len(m.Metadata.ClassNames))
 	}
 	return measure.DefaultLimit
-}
-
-// maxSynthetic is the maximum number of values of an input, 1 GiB of float32.
-const maxSynthetic = 1 << 28
-
-// syntheticBatch makes the same batch for a signature as the other programs of the benchmark
-// (package measure). leading has values for the first sizes of an input that the signature leaves
-// open; other open sizes become 1. Integers are below classes.
-func syntheticBatch(sig *savedmodels.Signature, leading []int, classes uint32) (data.Batch, error) {
-	b := data.Batch{Size: leading[len(leading)-1]}
-	for i, in := range sig.DataInputs() {
-		if in.UnknownRank {
-			return data.Batch{}, usagef("signature %s, input %s: its shape is unknown; give --data", sig.Name, in.Name)
-		}
-		f, left := measure.Feed{Limit: classes}, int64(maxSynthetic)
-		a := data.Array{}
-		for d, n := range in.Shape {
-			switch {
-			case d < len(leading) && n >= 0 && n != int64(leading[d]):
-				return data.Batch{}, usagef("signature %s takes batches of exactly %d: give --batch %d", sig.Name, n, n)
-			case d < len(leading):
-				n = int64(leading[d])
-			case n < 0:
-				n = 1
-			}
-			f.Shape = append(f.Shape, n)
-			a.Shape = append(a.Shape, int(n))
-			if left /= max(n, 1); left == 0 {
-				return data.Batch{}, usagef("signature %s, input %s: a batch of %v would have more than %d values; give a "+
-					"smaller --batch", sig.Name, in.Name, leading, maxSynthetic)
-			}
-		}
-		switch in.DType {
-		case tfbind.Int32:
-			a.Values = measure.Integers[int32](f, i)
-		case tfbind.Int64:
-			a.Values = measure.Integers[int64](f, i)
-		case tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16:
-			a.Values = f.Floats(i)
-		default:
-			return data.Batch{}, usagef("signature %s, input %s: no synthetic values of %s; give --data", sig.Name, in.Name,
-				in.DType)
-		}
-		b.Fields = append(b.Fields, data.Field{Name: in.Name, Array: a})
-	}
-	return b, nil
 }

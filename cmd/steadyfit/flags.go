@@ -46,7 +46,6 @@ type settings struct {
 	steps     int
 	signature string
 	synthetic bool
-	rate      float64
 
 	stepTime, within time.Duration // flags of tune
 
@@ -169,7 +168,7 @@ func (s *settings) dataFlags() []flag {
 			&s.Data.Ignore},
 		{"model", "matrix", "SavedModel folder or builtin:NAME for the workload user", "", &s.Model},
 		{"data", "matrix", "data of the workload user (default: synthetic batches)", "", &s.Data.Path},
-		{"steps", "matrix", "train steps per run of the workload user, at least 40", "", newCount(&s.steps, userLeast)},
+		{"steps", "matrix", "train steps per run of the workload user, at least 40", "", newCount(&s.steps, matrix.UserLeast)},
 		{"batch", "matrix", "samples per step of the workload \"user\"", "", newRange(&s.Loop.Batch, 1, maxBatch)},
 	}
 }
@@ -180,7 +179,7 @@ func (s *settings) trainingFlags() []flag {
 		{"batch", onModel, "samples per step", "Loop.Batch Budget.Batch", newRange(&s.Loop.Batch, 1, maxBatch)},
 		{"steps-per-epoch", "fit", "steps per epoch (0: one pass over the data)", "Loop.StepsPerEpoch",
 			&s.Loop.StepsPerEpoch},
-		{"learning-rate", "fit explain tune", "learning rate or schedule, as in 0.001 or warmup:100:cosine:0.001:5000",
+		{"learning-rate", "fit bench explain tune", "learning rate or schedule, as in 0.001 or warmup:100:cosine:0.001:5000",
 			"Loop.LearningRate Session.SetLearningRate",
 			newValue("schedule", "", s.setLearningRate)},
 		{"reduce-lr", "fit", "METRIC:FACTOR:PATIENCE: reduce the learning rate on a plateau, as in val_loss:0.1:10",
@@ -207,7 +206,6 @@ func (s *settings) measurementFlags() []flag {
 		{"steps", "bench", "steps to measure, after a warm-up of a tenth as many", "", newCount(&s.steps, 1)},
 		{"signature", "bench", "signature to run (default: the train signature)", "", &s.signature},
 		{"synthetic", "bench", "use a synthetic batch; this is the default without --data", "", &s.synthetic},
-		{"learning-rate", "bench", "learning rate, for a model that takes one", "", &s.rate},
 		{"step-time", "tune", "choose the least memory with steps of at most this time, as in 150ms", "",
 			newDuration(&s.stepTime, 0)},
 		{"within", "watch", "end the program after this time, or as soon as the verdict is sure", "",
@@ -221,10 +219,13 @@ func (s *settings) measurementFlags() []flag {
 		{"name", "watch", "watch the processes of a program or a Python script that runs already", "", &s.watching.name},
 		{"cgroup", "watch", "watch the processes of a control group, such as that of a container", "", &s.watching.group},
 		{"within", "tune", "maximum duration of the search", "", newDuration(&s.within, time.Second)},
-		{"workloads", "matrix", "workloads to run, or all (default: all, or user with --model)", "", &s.workloads},
-		{"remedies", "matrix", "remedies to apply, as in trim,W4/reuse,keras:clear-session (default: all)", "", &s.remedies},
+		{"workloads", "matrix", "workloads to run, or all (default: all, or user with --model)",
+			"Plan.Workloads", &s.workloads},
+		{"remedies", "matrix", "remedies to apply, as in trim,W4/reuse,keras:clear-session (default: all)",
+			"Plan.Remedies", &s.remedies},
 		{"runtime", "matrix", "runtimes: go, galeone, keras", "", &s.plan.Runtimes},
-		{"quick", "matrix", "a first answer in 4.5 minutes: six remedies on W2, W4 and S3, or on --model", "", &s.plan.Quick},
+		{"quick", "matrix", "a first answer in 4.5 minutes: six remedies on W2, W4 and S3, or on --model",
+			"Plan.Quick", &s.plan.Quick},
 		{"within", "matrix", "end after this time with the results so far (default no limit; 4m30s with --quick)", "",
 			newDuration(&s.plan.Within, 20*time.Second)},
 		{"pairs", "matrix", "runs per workload and remedy, each with a baseline run (default 5; 3 with --quick)", "",

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +16,6 @@ import (
 	"golang.org/x/term"
 
 	"steadyfit/data"
-	"steadyfit/internal/files"
 	"steadyfit/internal/gpu"
 	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/matrix"
@@ -28,35 +27,6 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/train"
 )
-
-// quick has the runs of --quick: the most common remedies, on workloads that they are supposed
-// to help.
-var quick = struct{ workloads, remedies []string }{
-	[]string{"W2", "W4", "S3"},
-	[]string{
-		"W2/close", "W2/gc-epoch", "W2/batch-half",
-		"W4/close-all", "W4/gc-epoch", "W4/trim",
-		"S3/trim", "S3/system-allocator", "S3/batch-half",
-	},
-}
-
-// quickUser has the remedies of --quick with --model.
-var quickUser = []string{"trim", "system-allocator", "batch-half", "micro-4", "reload", "onednn-off"}
-
-// quickPairs is the minimum number of pairs that gives useful intervals.
-const quickPairs = 3
-
-// A run of the workload user has about userSamples samples, userEpochs epochs, and at least
-// userLeast steps. Fewer samples would decide nothing.
-const (
-	userSamples = 100
-	userEpochs  = 10
-	userLeast   = 40
-)
-
-// calibrationWorkloads are part of every matrix. The first does not leak; the second leaks a
-// known amount.
-var calibrationWorkloads = []string{"W0", "W1"}
 
 func newMatrix(s *settings) *cobra.Command {
 	var ids, remedies []string
@@ -156,7 +126,8 @@ func (s *settings) runPlan(ctx context.Context, stderr io.Writer) (*matrix.Resul
 	if result == nil {
 		return nil, err
 	}
-	if failed := writeReports(s.plan.Out, result); failed != nil {
+	failed := matrix.WriteFile(filepath.Join(s.plan.Out, resultFile), result)
+	if failed = cmp.Or(failed, report.Files(s.plan.Out, result)); failed != nil {
 		return nil, errors.Join(err, failed)
 	}
 	fmt.Fprintf(stderr, "report: %s\n", filepath.Join(s.plan.Out, "report.html"))
@@ -188,11 +159,8 @@ func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
 	p := &s.plan
 	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version(), map[string]string{},
 		map[string]matrix.Command{}
-	if p.Quick && p.Pairs == 0 {
-		p.Pairs = quickPairs
-	}
-	if err := s.selectRuns(); err != nil {
-		return err
+	if err := p.Choose(s.workloads, s.remedies, s.steps, s.Loop.Batch); err != nil {
+		return usagef("%w", err)
 	}
 	if err := s.checkUser(); err != nil {
 		return err
@@ -231,60 +199,6 @@ func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
 			strings.Join(reasons, "; "))
 	}
 	return nil
-}
-
-// selectRuns adds the workloads and remedies of the flags to the plan.
-func (s *settings) selectRuns() error {
-	p := &s.plan
-	workloads, remedies, err := s.named()
-	if err != nil {
-		return err
-	}
-	for _, id := range workloads {
-		if _, err := matrix.FindWorkload(id); err != nil && id != matrix.All {
-			return usagef("--workloads: %w", err)
-		}
-	}
-	all := len(workloads) == 0 || slices.Contains(workloads, matrix.All)
-	wanted := append(slices.Clone(calibrationWorkloads), workloads...)
-	for _, w := range matrix.Workloads() {
-		user := w.ID == matrix.User
-		if user {
-			w.Steps, w.Every, w.Epoch, w.Batch = s.steps, max(1, s.steps/userSamples), max(1, s.steps/userEpochs), s.Loop.Batch
-		}
-		if slices.Contains(wanted, w.ID) || all && (!user || s.Model != "") {
-			p.Workloads = append(p.Workloads, w)
-		}
-	}
-	chosen, err := matrix.ParseSelection(remedies)
-	if err != nil {
-		return usagef("--remedies: %w", err)
-	}
-	for _, r := range matrix.Remedies() {
-		if chosen.Names(r.ID) {
-			p.Remedies = append(p.Remedies, r)
-		}
-	}
-	p.Select = func(runtime, workload, remedy string) bool {
-		// Calibration workloads have no remedies unless the flags name them.
-		return (all || slices.Contains(workloads, workload)) && chosen.Selects(runtime, workload, remedy)
-	}
-	return nil
-}
-
-// named returns the workloads and remedies that the flags name, or that --quick stands for.
-func (s *settings) named() (workloads, remedies []string, err error) {
-	switch {
-	case s.plan.Quick && (s.workloads != nil || s.remedies != nil):
-		return nil, nil, usagef("--quick has its own workloads and remedies: leave --workloads and --remedies out")
-	case s.plan.Quick && s.Model != "":
-		return []string{matrix.User}, quickUser, nil
-	case s.plan.Quick:
-		return quick.workloads, quick.remedies, nil
-	case s.workloads == nil && s.Model != "":
-		return []string{matrix.User}, s.remedies, nil
-	}
-	return s.workloads, s.remedies, nil
 }
 
 func (s *settings) checkUser() error {
@@ -365,28 +279,6 @@ func textOptions(w io.Writer) report.TextOptions {
 
 // resultFile is the file in a results folder with the matrix.Result.
 const resultFile = "matrix.json"
-
-func writeReports(dir string, r *matrix.Result) error {
-	if err := matrix.WriteFile(filepath.Join(dir, resultFile), r); err != nil {
-		return err
-	}
-	return renderReports(dir, r)
-}
-
-func renderReports(dir string, r *matrix.Result) error {
-	for name, render := range map[string]func(io.Writer, *matrix.Result) error{
-		"report.html": report.HTML, "matrix.txt": report.Benchmark, "claims.md": report.Claims,
-	} {
-		var text bytes.Buffer
-		if err := render(&text, r); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if err := files.Replace(filepath.Join(dir, name), text.Bytes()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // newMatrixRun returns the hidden command for child processes of the runtime go.
 func newMatrixRun(s *settings) *cobra.Command {

@@ -50,7 +50,7 @@ report makes the same files.`,
 				return err
 			}
 			dir := filepath.Dir(args[0])
-			if err := renderReports(dir, results[0]); err != nil {
+			if err := report.Files(dir, results[0]); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "report: %s\n", filepath.Join(dir, "report.html"))

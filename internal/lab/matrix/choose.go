@@ -1,0 +1,83 @@
+package matrix
+
+import (
+	"slices"
+
+	"steadyfit/option"
+)
+
+// The runs of a quick matrix: the most common remedies, on workloads that they are supposed to help.
+var (
+	quickWorkloads = []string{"W2", "W4", "S3"}
+	quickRemedies  = []string{
+		"W2/close", "W2/gc-epoch", "W2/batch-half",
+		"W4/close-all", "W4/gc-epoch", "W4/trim",
+		"S3/trim", "S3/system-allocator", "S3/batch-half",
+	}
+	// quickUser has the remedies for the workload user.
+	quickUser = []string{"trim", "system-allocator", "batch-half", "micro-4", "reload", "onednn-off"}
+)
+
+// quickPairs is the minimum number of pairs that gives useful intervals.
+const quickPairs = 3
+
+// A run of the workload user has about userSamples samples, userEpochs epochs, and at least
+// UserLeast steps. Fewer samples would decide nothing.
+const (
+	userSamples = 100
+	userEpochs  = 10
+	UserLeast   = 40
+)
+
+// calibrated are workloads that are part of every matrix. The first does not leak; the second leaks a
+// known amount.
+var calibrated = []string{"W0", "W1"}
+
+// Choose sets the workloads and the remedies of the plan, by their names. Without names, a plan with Quick has
+// its own, one with User has the workload user, and others have all. steps and batch are those of the workload
+// user.
+func (p *Plan) Choose(workloads, remedies []string, steps, batch int) error {
+	switch {
+	case p.Quick && (workloads != nil || remedies != nil):
+		return option.Errorf("{Plan.Quick} has its own workloads and remedies: leave {Plan.Workloads} and {Plan.Remedies} out")
+	case p.Quick && p.User != "":
+		workloads, remedies = []string{User}, quickUser
+	case p.Quick:
+		workloads, remedies = quickWorkloads, quickRemedies
+	case workloads == nil && p.User != "":
+		workloads = []string{User}
+	}
+	if p.Quick && p.Pairs == 0 {
+		p.Pairs = quickPairs
+	}
+	for _, id := range workloads {
+		if _, err := FindWorkload(id); err != nil && id != All {
+			return option.Errorf("{Plan.Workloads}: %w", err)
+		}
+	}
+	all := len(workloads) == 0 || slices.Contains(workloads, All)
+	wanted := append(slices.Clone(calibrated), workloads...)
+	for _, w := range Workloads() {
+		user := w.ID == User
+		if user {
+			w.Steps, w.Every, w.Epoch, w.Batch = steps, max(1, steps/userSamples), max(1, steps/userEpochs), batch
+		}
+		if slices.Contains(wanted, w.ID) || all && (!user || p.User != "") {
+			p.Workloads = append(p.Workloads, w)
+		}
+	}
+	chosen, err := ParseSelection(remedies)
+	if err != nil {
+		return option.Errorf("{Plan.Remedies}: %w", err)
+	}
+	for _, r := range Remedies() {
+		if chosen.Names(r.ID) {
+			p.Remedies = append(p.Remedies, r)
+		}
+	}
+	p.Select = func(runtime, workload, remedy string) bool {
+		// Calibration workloads have no remedies unless they are named.
+		return (all || slices.Contains(workloads, workload)) && chosen.Selects(runtime, workload, remedy)
+	}
+	return nil
+}
