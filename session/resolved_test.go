@@ -65,7 +65,6 @@ func TestResolved(t *testing.T) {
 		assert.Greater(t, e.Step.Devices[e.Devices[0].Name], 100)
 		assert.Positive(t, e.Step.Matrix[tfbind.Float32])
 		assert.Len(t, e.Step.Matrix, 1)
-		assert.Zero(t, e.Step.Floating[tfbind.BFloat16])
 		assert.Zero(t, e.Step.Casts)
 		assert.Zero(t, e.Step.XLAClusters)
 		assert.NotEmpty(t, e.Step.Allocators)

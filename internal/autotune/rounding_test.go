@@ -49,7 +49,7 @@ func printWeights(ctx context.Context) (err error) {
 		if r.executions.Done+int64(r.executions.Steps) > weightsSteps {
 			r.executions.Steps = 1
 		}
-		if err := r.execute(ctx); err != nil {
+		if err := r.executions.Run(ctx); err != nil {
 			return err
 		}
 	}

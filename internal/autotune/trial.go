@@ -261,19 +261,15 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 		return t, fmt.Errorf("%w: expected %d steps per execution, but only %d are possible", session.ErrStack, n, steps)
 	}
 	// Batches are read ahead as in a training, since that takes memory and time.
-	t.executions = NewExecutions(t.live, t.data.Shuffle(1), s.Batch, steps, s.ahead(t.data))
+	ahead := Prefetch(t.data, s.Batch, s.Budgeted)
+	if s.Configuration.NoPrefetch {
+		ahead = 0
+	}
+	t.executions = NewExecutions(t.live, t.data.Shuffle(1), s.Batch, steps, ahead)
 	if o.Device.Executor != "" {
 		return t, t.evaluate(ctx, s.Batch)
 	}
 	return t, nil
-}
-
-// ahead returns the number of batches to read ahead.
-func (s spec) ahead(ds *data.InMemory) int {
-	if s.Configuration.NoPrefetch {
-		return 0
-	}
-	return Prefetch(ds, s.Batch, s.Budgeted)
 }
 
 // opens begins to measure the peak of steps. With a budget it first makes malloc return memory, as
@@ -312,9 +308,11 @@ func (t *trainer) evaluate(ctx context.Context, batch int) error {
 func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 	executions, took, start := 0, 0.0, time.Now()
 	for executions == 0 || took < seconds {
-		if err := t.execute(ctx); err != nil {
+		if err := t.executions.Run(ctx); err != nil {
 			return answer{}, err
 		}
+		loss := t.executions.Out[0] // other metrics may be NaN, such as those of a class without samples
+		t.finite = t.finite && !math.IsNaN(loss) && !math.IsInf(loss, 0)
 		executions++
 		took = time.Since(start).Seconds()
 	}
@@ -339,16 +337,6 @@ func (t *trainer) close() error {
 		err = errors.Join(err, t.data.Close())
 	}
 	return err
-}
-
-// execute runs the steps of one execution.
-func (t *trainer) execute(ctx context.Context) error {
-	if err := t.executions.Run(ctx); err != nil {
-		return err
-	}
-	loss := t.executions.Out[0] // other metrics may be NaN, such as those of a class without samples
-	t.finite = t.finite && !math.IsNaN(loss) && !math.IsInf(loss, 0)
-	return nil
 }
 
 const (

@@ -13,6 +13,7 @@ import (
 
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/child"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
@@ -38,18 +39,6 @@ var (
 	// errLasting means that a configuration would also fail at any other time.
 	errLasting = errors.New("it cannot run")
 )
-
-// failure is the error that a trial reports.
-type failure struct {
-	text    string
-	lasting bool
-}
-
-func (f *failure) Error() string { return f.text }
-
-func (f *failure) Is(target error) bool {
-	return target == errLasting && f.lasting
-}
 
 // trial is a running configuration. Outside of tests it is a process.
 type trial interface {
@@ -364,8 +353,10 @@ func (p *process) hear(until time.Time) (answer, error) {
 		p.Process = nil
 	case err != nil:
 		p.err = err
+	case a.Lasting:
+		p.err = contract.Mark(errors.New(a.Failure), errLasting)
 	case a.Failure != "":
-		p.err = &failure{a.Failure, a.Lasting}
+		p.err = errors.New(a.Failure)
 	}
 	if err == nil {
 		a.Anon = max(p.latest.Anon, a.Anon)

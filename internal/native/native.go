@@ -18,7 +18,7 @@ import (
 // (memlayer.GraphOperations, memlayer.Executors).
 func Source() memory.Source {
 	return func(add func(memory.Layer, memory.Reading)) {
-		malloc(add)
+		Malloc(add)
 		c := tfbind.Live()
 		add(memlayer.LiveBytes, memory.Known(memory.Bytes(c.TensorBytes+c.StepBytes)))
 		add(memlayer.LiveCount, memory.Known(memory.Bytes(c.Tensors+c.Steps+c.Sessions+c.Graphs)))
@@ -27,11 +27,9 @@ func Source() memory.Source {
 	}
 }
 
-// Malloc returns a source of the amounts of malloc ([memory.MallocUsed], [memory.MallocFree],
+// Malloc is a source of the amounts of malloc ([memory.MallocUsed], [memory.MallocFree],
 // memlayer.MallocArenas). It does not allocate, and takes as long as [tfbind.MallocInfo].
-func Malloc() memory.Source { return malloc }
-
-func malloc(add func(memory.Layer, memory.Reading)) {
+func Malloc(add func(memory.Layer, memory.Reading)) {
 	m, _ := tfbind.MallocInfo()
 	add(memory.MallocUsed, reading(m.InUse))
 	add(memory.MallocFree, reading(m.Free))

@@ -44,10 +44,10 @@ type Trace struct {
 	Casts int
 	// Devices counts the operations by device name.
 	Devices map[string]int
-	// Floating counts the operations with floating-point outputs by the element type of the first
-	// output. Matrix counts those that multiply matrices or convolve, including gradients but not
-	// XLA-compiled code. Operations of a branch that was not taken have no outputs.
-	Floating, Matrix map[dtype.DType]int
+	// Matrix counts the operations that multiply matrices or convolve, by the element type of the first
+	// floating-point output. It includes gradients but not XLA-compiled code. Operations of a branch that was
+	// not taken have no outputs.
+	Matrix map[dtype.DType]int
 }
 
 // ReadTrace parses the serialized tensorflow.RunMetadata of [steadyfit/tfbind.Step.Trace].
@@ -56,8 +56,7 @@ func ReadTrace(metadata []byte) (Trace, error) {
 	if err := proto.Unmarshal(metadata, &run); err != nil {
 		return Trace{}, fmt.Errorf("read RunMetadata: %w", err)
 	}
-	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Floating: map[dtype.DType]int{},
-		Matrix: map[dtype.DType]int{}}
+	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Matrix: map[dtype.DType]int{}}
 	last := map[string]int64{} // end time of the operation that reported InUse
 	for _, device := range run.GetStepStats().GetDevStats() {
 		for _, node := range device.GetNodeStats() {
@@ -108,15 +107,10 @@ func (t *Trace) count(node *tfproto.NodeExecStats) {
 		t.Casts++
 	}
 	for _, output := range node.GetOutput() {
-		d := dtype.DType(output.GetTensorDescription().GetDtype())
-		if !floating(d) {
-			continue
-		}
-		t.Floating[d]++
-		if matrix(kind) {
+		if d := dtype.DType(output.GetTensorDescription().GetDtype()); matrix(kind) && floating(d) {
 			t.Matrix[d]++
+			return
 		}
-		break
 	}
 }
 

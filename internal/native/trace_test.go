@@ -234,12 +234,11 @@ func TestReadTraceRecorded(t *testing.T) {
 	}{
 		{"float32", gpuopts.Options{}, native.Trace{
 			Operations: 318, Devices: map[string]int{cpu: 318}, OneDNN: 10,
-			Matrix: map[dtype.DType]int{dtype.Float32: 8}, Floating: map[dtype.DType]int{dtype.Float32: 193},
+			Matrix: map[dtype.DType]int{dtype.Float32: 8},
 		}},
 		{"bfloat16", gpuopts.Options{Precision: gpuopts.BFloat16}, native.Trace{
 			Operations: 333, Devices: map[string]int{cpu: 333}, OneDNN: 10, BFloat16Casts: 11, Casts: 14,
-			Matrix:   map[dtype.DType]int{dtype.BFloat16: 8},
-			Floating: map[dtype.DType]int{dtype.Float32: 173, dtype.BFloat16: 35},
+			Matrix: map[dtype.DType]int{dtype.BFloat16: 8},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -257,7 +256,7 @@ func TestReadTraceRecorded(t *testing.T) {
 			run, err := native.ReadTrace(metadata)
 			require.NoError(t, err)
 			assert.Equal(t, test.want, native.Trace{
-				Operations: run.Operations, Devices: run.Devices, Floating: run.Floating, Matrix: run.Matrix,
+				Operations: run.Operations, Devices: run.Devices, Matrix: run.Matrix,
 				BFloat16Casts: run.BFloat16Casts, Float16Casts: run.Float16Casts, Casts: run.Casts,
 				Recomputed: run.Recomputed, XLAClusters: run.XLAClusters, OneDNN: run.OneDNN, Calls: run.Calls,
 			})

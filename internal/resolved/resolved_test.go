@@ -38,7 +38,7 @@ func TestText(t *testing.T) {
 		{Devices: []tfbind.Device{host}, Step: &native.Trace{
 			Devices: on, Matrix: map[dtype.DType]int{dtype.Float64: 1, dtype.Float32: 2, dtype.Float16: 3}, Casts: 1,
 		}},
-		{Devices: []tfbind.Device{host}, Step: &native.Trace{Devices: on, Floating: map[dtype.DType]int{dtype.Float32: 5}}},
+		{Devices: []tfbind.Device{host}, Step: &native.Trace{Devices: on}},
 		{Devices: []tfbind.Device{host}, Step: &native.Trace{Devices: on, XLAClusters: 1}},
 		{Devices: []tfbind.Device{host}, Step: &native.Trace{Devices: on, Matrix: map[dtype.DType]int{dtype.Float32: 1},
 			XLAClusters: 4}},

@@ -91,15 +91,8 @@ var frameworkNames = []string{"libtensorflow_framework.so.2", "libtensorflow_fra
 const InstallFix = "run `make runtime` in the steadyfit checkout, or `pip install tensorflow-cpu` in a virtual environment and activate it, or set " +
 	EnvLibrary + " to the folder that holds libtensorflow_cc.so.2"
 
-// Locate searches for TensorFlow without opening it. If path or else STEADYFIT_TENSORFLOW is
-// not empty, it names the only place to search. Otherwise Locate searches, in this order:
-//   - the folder .runtime in the working directory, its parents, the executable's folder and
-//     that folder's parent,
-//   - the active virtual environment,
-//   - the site-packages of python3,
-//   - LD_LIBRARY_PATH and the usual folders of C libraries.
-//
-// The error is a *LoadError.
+// Locate searches for TensorFlow without opening it, where tfbind.Load says. If path or else
+// STEADYFIT_TENSORFLOW is not empty, it names the only place to search. The error is a *LoadError.
 func Locate(path string) (Location, error) {
 	for _, named := range []struct{ source, path string }{
 		{"path", path}, {EnvLibrary, os.Getenv(EnvLibrary)},

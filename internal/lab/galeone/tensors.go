@@ -110,10 +110,8 @@ func size(x *tf.Tensor) int64 {
 	return n
 }
 
-var mallocSource = native.Malloc()
-
 func (t *tensors) Sample(add func(memory.Layer, memory.Reading)) {
-	mallocSource(add)
+	native.Malloc(add)
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
