@@ -85,7 +85,7 @@ func (v *version) decode(rows []sample, lines []byte, a *session.Adapter) (b dat
 			columns[p.Name] = []string{p.Name}
 		}
 	}
-	from := train.Data{Path: "request.jsonl", Content: lines, Inputs: columns, OnDisk: train.Never}
+	from := train.Data{Path: "request.jsonl", Content: lines, Inputs: columns}
 	ds, err := train.OpenData(model, v.signature.Name, from, "", data.Pass{Batch: 1})
 	if row := (*data.RowError)(nil); errors.As(err, &row) {
 		column := strings.TrimSuffix(", column "+row.Column, ", column ") // none for the whole row

@@ -52,7 +52,7 @@ func (j *rankJob) config() Config {
 		Prefetch:    -1,
 		Loop:        fit.Loop{Batch: j.Batch, Epochs: j.Epochs, LearningRate: fit.Constant(0.01)},
 		Out:         filepath.Join(j.Dir, "model"),
-		Checkpoints: Checkpoints{Folder: filepath.Join(j.Dir, "ckpt"), EverySteps: j.CheckpointSteps, Keep: 3},
+		Checkpoints: fit.Checkpoint{Folder: filepath.Join(j.Dir, "ckpt"), EverySteps: j.CheckpointSteps, Keep: 3},
 		Resume:      j.Resume,
 		Cluster:     &j.Cluster,
 	}

@@ -88,8 +88,9 @@ type Config struct {
 
 	// Results.
 
-	// Checkpoints configure checkpoints; without a folder there are none.
-	Checkpoints Checkpoints
+	// Checkpoints configure checkpoints; without a Folder there are none. An empty Best means val_loss, if there is
+	// a validation. Without a Folder, RestoreBest uses a temporary one. Run sets Temporary and Foreground.
+	Checkpoints fit.Checkpoint
 	// Resume resumes from the newest good checkpoint, if there is one.
 	Resume bool
 	// Out is the folder for the trained SavedModel, which is replaced; empty saves no model.
@@ -145,23 +146,6 @@ type Config struct {
 	OnOutOfMemory Choice
 }
 
-// Checkpoints configure where and when checkpoints are written.
-type Checkpoints struct {
-	// Folder is the folder for the checkpoints of this training.
-	Folder string
-	// EverySteps and EveryEpochs are the intervals between checkpoints. If both are 0,
-	// EveryEpochs is 1.
-	EverySteps, EveryEpochs int
-	// Keep is the number of newest checkpoints to keep; 0 means 3, and a negative number keeps all.
-	Keep int
-	// Best is a metric whose best checkpoint is also kept. Empty means val_loss, if there is a
-	// validation. BestMode, MinDelta and RestoreBest are fields of fit.Checkpoint. Without Folder, RestoreBest uses a
-	// temporary folder.
-	Best, BestMode string
-	MinDelta       float64
-	RestoreBest    bool
-}
-
 // Budget limits the memory of a training; a Limit of 0 means none.
 type Budget struct {
 	Limit memory.Bytes
@@ -190,7 +174,6 @@ type Choice string
 // The words of all options.
 const (
 	Always     Choice = "always"
-	Never      Choice = "never"
 	On         Choice = "on"
 	Auto       Choice = "auto"
 	ForBudget  Choice = "budget"
@@ -255,7 +238,7 @@ func (c *Config) validates() bool { return c.Validation != "" || c.ValidationFra
 func (c *Config) checkFolders() error {
 	switch {
 	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "" && !c.Checkpoints.RestoreBest:
-		return refuse("Checkpoints.Best", nil, "needs {Config.Checkpoints}, the folder for the best one")
+		return refuse("Checkpoint.Best", nil, "needs {Config.Checkpoints}, the folder for the best one")
 	case c.Checkpoints.RestoreBest && c.Checkpoints.Folder == "" && c.Cluster != nil:
 		return refuse("RestoreBest", nil, "ranks need {Config.Checkpoints}, the folder for the best one")
 	case c.OutVersion != "" && c.Out != "":

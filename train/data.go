@@ -59,17 +59,14 @@ type Data struct {
 	// Keep lists fields that a prediction needs besides the inputs, including fields that the training left out.
 	// Kept columns of a table are texts.
 	Keep []string
-	// OnDisk selects whether arrays of .npy and uncompressed .npz files stay on disk: Always, Never,
-	// or empty for files of 1 GiB or more.
-	OnDisk Choice
 	// Schema has rules for columns of a table; nil means the rules in the model's record of its training.
 	Schema *data.Schema
 	// Note receives messages about how a table is read; nil discards them. Run uses Config.Report.
 	Note func(message string)
 }
 
-// onDiskFrom is the least total size in bytes of files whose arrays stay on disk by default.
-const onDiskFrom = 1 << 30
+// onDiskFrom is the least total size in bytes of .npy and uncompressed .npz files whose arrays stay on disk.
+var onDiskFrom int64 = 1 << 30
 
 // OpenData reads and checks the data for a signature of a model. part is "train", "test" or "validation",
 // and selects that part of a dataset with two parts. The record of the model (savedmodels.DataRecord)
@@ -123,9 +120,6 @@ type reader struct {
 }
 
 func newReader(model *savedmodels.Model, signature string, d Data) (*reader, error) {
-	if !slices.Contains([]Choice{"", Always, Never}, d.OnDisk) {
-		return nil, refuse("Data.OnDisk", d.OnDisk, "expected %s, %s, or nothing", Always, Never)
-	}
 	r := &reader{Data: d, predicts: signature == model.Roles.Predict}
 	var err error
 	if r.csv, err = inputs.CSVOptions(model, signature); err != nil {
@@ -279,25 +273,22 @@ func (r *reader) open(d Data, part string) (*data.InMemory, error) {
 		}
 		ds, err = r.read(d, "")
 	}
-	if err == nil && d.Memory == nil {
+	if err != nil {
+		return nil, err
+	}
+	if d.Memory == nil {
 		r.noteColumns(ds)
 	}
-	if err == nil {
-		err = r.checkColumns(ds, d.Memory != nil)
+	if err := cmp.Or(r.checkColumns(ds, d.Memory != nil), r.checkRange(ds)); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = r.checkRange(ds)
-	}
-	if err == nil && len(r.Ignore) > 0 {
-		ds, err = r.without(ds)
-	}
-	if err == nil {
+	if ds, err = r.without(ds); err == nil {
 		err = r.checkClasses(ds)
 	}
-	if err == nil {
-		ds, err = r.oneHot(ds)
+	if err != nil {
+		return nil, err
 	}
-	return ds, err
+	return r.oneHot(ds)
 }
 
 // without omits the ignored fields.
@@ -320,8 +311,8 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		return nil, &option.Error{Option: "Data.Path", Reason: "missing", Fix: "give a file, a folder, or " +
 			contract.BuiltinPrefix + "digits"}
 	}
-	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: r.onDisk(d.Path), Ignore: r.Ignore,
-		Unlabelled: r.predicts}
+	o := data.Options{Split: part, CSV: r.csv, Images: r.images, OnDisk: d.Content == nil && onDisk(d.Path),
+		Ignore: r.Ignore, Unlabelled: r.predicts}
 	for _, o.CSV.Label = range r.labelNames() {
 		if d.Content != nil {
 			ds, err = data.Parse(d.Path, d.Content, o)
@@ -505,10 +496,7 @@ func (r *reader) checkRange(ds *data.InMemory) error {
 	return nil
 }
 
-func (r *reader) onDisk(path string) bool {
-	if r.OnDisk != "" {
-		return r.OnDisk == Always
-	}
+func onDisk(path string) bool {
 	inside, _ := files.Glob(filepath.Join(path, "*.npy")) // an error means that path is not a valid pattern
 	var bytes int64
 	for _, file := range append(inside, path) {

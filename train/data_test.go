@@ -155,8 +155,10 @@ func TestParsedDataIsReleased(t *testing.T) {
 	table := file(t, "t.csv", strings.Repeat(strings.Repeat("0.5,", 64)+"1\n", 2))
 	plan, err := session.Compile(m, session.Options{})
 	require.NoError(t, err)
+	defer func(before int64) { onDiskFrom = before }(onDiskFrom)
+	onDiskFrom = 1
 	for path, released := range map[string]uint32{table: 1, arrays: 0} {
-		tr := &training{Config: Config{Data: Data{Path: path, Label: "-1", Header: "no", OnDisk: Always},
+		tr := &training{Config: Config{Data: Data{Path: path, Label: "-1", Header: "no"},
 			Loop: fit.Loop{Batch: 2}}, model: m, plan: plan}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

@@ -132,33 +132,24 @@ func (t *training) validation(train *data.InMemory, roles savedmodels.Roles) (_ 
 	return train, err
 }
 
-// inputs returns the data inputs of a signature, and the name of the field for each.
-func (t *training) inputs(ds *data.InMemory, signature string) (inputs []savedmodels.Tensor, fields map[string]string,
-	err error) {
-	sig, err := t.model.Signature(signature)
-	if err != nil {
-		return nil, nil, err
-	}
-	fields, err = session.CheckData(t.model, signature, ds, t.pass())
-	return sig.DataInputs(), fields, err
-}
-
 // weighted adds the class weights to the training data. The class weights refer to the field of the only label.
 func (t *training) weighted(train *data.InMemory, signature string) (*data.InMemory, error) {
 	if len(t.ClassWeights) == 0 {
 		return train, nil
 	}
-	if sig, err := t.model.Signature(signature); err != nil {
-		return nil, err
-	} else if !sig.Takes(contract.InputSampleWeight) {
-		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " +
-			contract.InputSampleWeight, Fix: "export it with --sample-weight of scripts/export.py"}
-	}
-	inputs, fields, err := t.inputs(train, signature)
+	sig, err := t.model.Signature(signature)
 	if err != nil {
 		return nil, err
 	}
-	labels := slices.DeleteFunc(inputs, t.isFeature)
+	if !sig.Takes(contract.InputSampleWeight) {
+		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " +
+			contract.InputSampleWeight, Fix: "export it with --sample-weight of scripts/export.py"}
+	}
+	fields, err := session.CheckData(t.model, signature, train, t.pass())
+	if err != nil {
+		return nil, err
+	}
+	labels := slices.DeleteFunc(sig.DataInputs(), t.isFeature)
 	if len(labels) != 1 {
 		return nil, refuse("Config.ClassWeights", nil, "expected a model with one label, and signature %s takes %d",
 			signature, len(labels))

@@ -16,7 +16,7 @@ func Evaluate(ctx context.Context, c Config) (metrics fit.Metrics, err error) {
 		return nil, refuse("Config.Validation", nil, "nothing to evaluate on; set it, or {Config.ValidationFraction}")
 	}
 	defer c.Worker.Busy()()
-	c.Out, c.OutVersion, c.OutAdapter, c.Checkpoints, c.Resume = "", "", "", Checkpoints{}, false
+	c.Out, c.OutVersion, c.OutAdapter, c.Checkpoints, c.Resume = "", "", "", fit.Checkpoint{}, false
 	c.Supervise, c.Supervisor, c.OnOutOfMemory, c.Reset, c.Loop.ResumeAnyway = "", Config{}.Supervisor, "", Reset{}, false
 	t := newTraining(c, nil, nil)
 	if _, err := t.prepare(); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
+	"steadyfit/internal/contract"
 	"steadyfit/internal/texts"
 	"steadyfit/memory"
 	"steadyfit/option"
@@ -26,46 +27,37 @@ func (t *training) cacheFeatures(ctx context.Context) error {
 		return nil
 	}
 	err := t.tryFeatures(ctx)
-	if err == nil {
-		return nil
-	}
-	var why *noFeatures
-	known := errors.As(err, &why)
+	known := errors.Is(err, savedmodels.ErrNoFeatures)
 	switch {
+	case err == nil:
+		return nil
 	case known && t.CacheFeatures == On:
-		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: why.err.Error(),
-			Fix: "leave the option out", Err: why.err}
-	case known:
-		err = why.err
-	case t.CacheFeatures == On || context.Cause(ctx) != nil || ofData(err):
+		return &option.Error{Option: "Config.CacheFeatures", Value: t.CacheFeatures, Reason: err.Error(),
+			Fix: "leave the option out", Err: err}
+	case !known && (t.CacheFeatures == On || context.Cause(ctx) != nil || ofData(err)):
 		return err
 	}
 	t.report("features", text("not cached: "+err.Error()))
 	return nil
 }
 
-// noFeatures is the reason why features are not cached.
-type noFeatures struct{ err error }
+// no returns a reason why features are not cached.
+func no(format string, args ...any) error {
+	return contract.Mark(fmt.Errorf(format, args...), savedmodels.ErrNoFeatures)
+}
 
-func (e *noFeatures) Error() string { return e.err.Error() }
-
-func no(format string, args ...any) error { return &noFeatures{fmt.Errorf(format, args...)} }
-
-// tryFeatures implements cacheFeatures. Its error is a noFeatures if the training can continue without cached features.
+// tryFeatures implements cacheFeatures. Its error is ErrNoFeatures if the training can continue without cached features.
 func (t *training) tryFeatures(ctx context.Context) error {
 	if err := t.mayCache(); err != nil {
 		return err
 	}
 	f, err := t.model.Features()
-	if errors.Is(err, savedmodels.ErrNoFeatures) {
-		return &noFeatures{err}
-	}
 	if err != nil {
 		return err
 	}
 	plan, err := session.Compile(f.Model, t.Session)
 	if err != nil {
-		return &noFeatures{err}
+		return contract.Mark(err, savedmodels.ErrNoFeatures)
 	}
 	if (t.splits() || t.Budget.ofProcess()) && t.plan.Roles().Gradients != "" && plan.Roles().Gradients == "" {
 		return no("signature %s, which micro-batches need, cannot take features", t.plan.Roles().Gradients)
@@ -96,7 +88,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	return nil
 }
 
-// mayCache returns a noFeatures if the options or the checkpoint forbid a cache of features.
+// mayCache returns ErrNoFeatures if the options or the checkpoint forbid a cache of features.
 func (t *training) mayCache() error {
 	switch {
 	case !t.samples.Repeats():
@@ -118,17 +110,17 @@ func (t *training) mayCache() error {
 }
 
 // checkFeatures compares training on features with training on the data, and returns a
-// noFeatures if they differ or if the cache would save no time.
+// savedmodels.ErrNoFeatures if they differ or if the cache would save no time.
 func (t *training) checkFeatures(ctx context.Context, s *session.Session,
 	x *session.FeatureStep) (c session.FeatureCheck, err error) {
 	if err := t.setFirstRate(s); err != nil {
 		return c, err
 	}
 	c, err = x.CheckTraining(ctx, t.samples, t.Loop.Batch)
-	if errors.Is(err, session.ErrFeatures) {
-		return c, &noFeatures{err}
-	}
-	if err == nil {
+	switch {
+	case errors.Is(err, session.ErrFeatures):
+		err = contract.Mark(err, savedmodels.ErrNoFeatures)
+	case err == nil:
 		err = t.pays(c)
 	}
 	return c, err
@@ -146,7 +138,7 @@ func (t *training) setFirstRate(s *session.Session) error {
 	return s.SetLearningRate(rate)
 }
 
-// pays returns a noFeatures if the measured times promise no faster training, or if results must
+// pays returns ErrNoFeatures if the measured times promise no faster training, or if results must
 // not change and a cache may change them.
 func (t *training) pays(c session.FeatureCheck) error {
 	if t.CacheFeatures != Auto {

@@ -46,7 +46,7 @@ func init() {
 func (j hostJob) config() Config {
 	return Config{
 		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 2}, Child: j,
-		Checkpoints: Checkpoints{Folder: filepath.Join(j.Dir, "ckpt")},
+		Checkpoints: fit.Checkpoint{Folder: filepath.Join(j.Dir, "ckpt")},
 		Supervise:   Always, Budget: Budget{Limit: 4 * memory.GiB}, Reset: Reset{Depth: contract.ResetProcess, EveryEpochs: 1},
 	}
 }
@@ -151,7 +151,7 @@ func TestWithoutInit(t *testing.T) {
 	config := func() Config {
 		return Config{
 			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 1},
-			Checkpoints: Checkpoints{Folder: filepath.Join(folder, "ckpt")},
+			Checkpoints: fit.Checkpoint{Folder: filepath.Join(folder, "ckpt")},
 		}
 	}
 	for name, change := range map[string]func(*Config){

@@ -81,21 +81,15 @@ func (t *training) arrangeCheckpoints() (err error) {
 		if c.Folder, t.removeBest, err = files.Scratch("steadyfit-best-"); err != nil {
 			return err
 		}
-		c.Keep, c.EveryEpochs = 1, math.MaxInt
+		c.Keep, c.EveryEpochs, c.Temporary = 1, math.MaxInt, true
 	case c.Folder == "":
 		return nil
-	}
-	if c.EverySteps != 0 {
-		c.EveryEpochs = 0
 	}
 	if c.Best == "" && t.validates() {
 		c.Best = "val_loss"
 	}
-	t.Loop.Hook(fit.Checkpoint{
-		Folder: c.Folder, EverySteps: c.EverySteps, EveryEpochs: c.EveryEpochs, Keep: c.Keep, Best: c.Best,
-		BestMode: c.BestMode, MinDelta: c.MinDelta, RestoreBest: c.RestoreBest, Temporary: t.removeBest != nil,
-		Foreground: t.Budget.ofProcess(), // a copy of the variables would count
-	}.Hook())
+	c.Foreground = t.Budget.ofProcess() // a copy of the variables would count
+	t.Loop.Hook(c.Hook())
 	return nil
 }
 

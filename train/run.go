@@ -186,8 +186,10 @@ func (t *training) run(ctx context.Context) (r Result, err error) {
 			err = closed
 		}
 	}()
-	if err := t.openInputs(); err != nil {
-		return r, unusable(err)
+	for _, open := range []func() error{t.openModel, t.openData, t.arrangeCheckpoints, t.checkLoop} {
+		if err := open(); err != nil {
+			return r, unusable(err)
+		}
 	}
 	if err := t.openSession(ctx); err != nil {
 		return r, err
@@ -214,20 +216,6 @@ func (t *training) run(ctx context.Context) (r Result, err error) {
 		return r, t.advise(err, r.History.Checkpoint)
 	}
 	return r, nil
-}
-
-// openInputs opens the model and the data, and checks that they can be trained.
-func (t *training) openInputs() error {
-	if err := t.openModel(); err != nil {
-		return err
-	}
-	if err := t.openData(); err != nil {
-		return err
-	}
-	if err := t.arrangeCheckpoints(); err != nil {
-		return err
-	}
-	return t.checkLoop()
 }
 
 // orRestart returns the error that requests another process, if the loop ended because of that request.
@@ -269,7 +257,7 @@ func (t *training) openModel() (err error) {
 func (t *training) adapt(continues bool) {
 	t.Resume = t.Resume || continues
 	if rank, _ := t.ranked(); rank > 0 {
-		t.Checkpoints, t.Resume = Checkpoints{}, false
+		t.Checkpoints, t.Resume = fit.Checkpoint{}, false
 	}
 	t.imagesChecked = continues
 }
@@ -392,7 +380,10 @@ func (t *training) openTuned(ctx context.Context) (err error) {
 		t.Loop.Log.Info("waiting for the other ranks", "cluster", t.Cluster)
 		defer t.worker.Busy()()
 	} else {
-		if err := t.chooseConfiguration(ctx); err != nil {
+		if err := t.chooseSteps(); err != nil {
+			return err
+		}
+		if err := t.autotune(ctx); err != nil {
 			return err
 		}
 		t.Session.Only = t.signatures()
@@ -421,16 +412,6 @@ func (t *training) signatures() []string {
 		names = append(names, r.TrainXLA, r.TrainNXLA)
 	}
 	return names
-}
-
-func (t *training) chooseConfiguration(ctx context.Context) error {
-	if err := t.chooseSteps(); err != nil {
-		return err
-	}
-	if err := t.autotune(ctx); err != nil {
-		return err
-	}
-	return t.compile()
 }
 
 func (t *training) chooseSteps() error {

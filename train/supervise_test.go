@@ -62,7 +62,7 @@ func TestWhoTrains(t *testing.T) {
 		_, ok = c.config.supervisor(false)
 		assert.Equal(t, c.child && c.config.Supervise == Always, ok, c.name)
 	}
-	c := Config{Checkpoints: Checkpoints{Folder: "ckpt"}, Supervise: ForBudget, Supervisor: of(time.Minute, 0),
+	c := Config{Checkpoints: fit.Checkpoint{Folder: "ckpt"}, Supervise: ForBudget, Supervisor: of(time.Minute, 0),
 		Budget: rss, Loop: fit.Loop{Batch: 1, Epochs: 1}}
 	assert.NoError(t, c.check(), "the child of a budget has the deadline to end in")
 }
@@ -139,7 +139,7 @@ func init() {
 func (j resultJob) config() Config {
 	c := Config{
 		Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Loop: fit.Loop{Batch: 32, Epochs: 2, StepsPerEpoch: 2},
-		Supervise: Always, Child: j, Checkpoints: Checkpoints{Folder: j.Out + "-checkpoints"}, Out: j.Out,
+		Supervise: Always, Child: j, Checkpoints: fit.Checkpoint{Folder: j.Out + "-checkpoints"}, Out: j.Out,
 		Reset: Reset{Depth: contract.ResetProcess, EveryEpochs: 1}, MetricsListen: j.Address, Progress: os.Stderr,
 	}
 	c.Loop.Hook(fit.Hook{Name: "scrape", Epoch: func(context.Context, *fit.State) error {

@@ -229,7 +229,7 @@ func (s *settings) checkUser() error {
 	if p.Data == "" {
 		return nil
 	}
-	ds, err := train.OpenData(m, m.Roles.Train, train.Data{Path: p.Data, OnDisk: train.Never}, "train",
+	ds, err := train.OpenData(m, m.Roles.Train, train.Data{Path: p.Data}, "train",
 		data.Pass{Batch: s.Loop.Batch, DropRemainder: true})
 	if err == nil {
 		err = ds.Close()

@@ -378,7 +378,7 @@ func fineTune(ctx context.Context, w *supervise.Worker, spec []byte) (any, error
 	c := train.Config{
 		Model: t.Model, Data: train.Data{Path: t.Data}, Validation: t.Holdout, Shuffle: true, Out: path("model"),
 		Loop:        fit.Loop{Epochs: t.Epochs, Batch: t.Batch, Log: slog.Default()},
-		Checkpoints: train.Checkpoints{Folder: path("checkpoints"), Keep: 1}, Resume: true,
+		Checkpoints: fit.Checkpoint{Folder: path("checkpoints"), Keep: 1}, Resume: true,
 		Budget: train.Budget{Limit: memory.Bytes(t.Budget)}, Worker: w,
 	}
 	if c.Loop.Hook(fit.HistoryFile(path("history.jsonl"))); t.Holdout == "" {

@@ -22,7 +22,7 @@ func config([]byte) (train.Config, error) {
 		Loop:        fit.Loop{Batch: 32, Epochs: 20},
 		Budget:      train.Budget{Limit: 2 * memory.GiB},
 		Supervise:   train.Always,
-		Checkpoints: train.Checkpoints{Folder: "out/checkpoints"},
+		Checkpoints: fit.Checkpoint{Folder: "out/checkpoints"},
 		Out:         "out/digits",
 		Progress:    os.Stderr,
 	}, nil
