@@ -46,7 +46,7 @@ func no(format string, args ...any) error {
 	return contract.Mark(fmt.Errorf(format, args...), savedmodels.ErrNoFeatures)
 }
 
-// tryFeatures implements cacheFeatures. Its error is ErrNoFeatures if the training can continue without cached features.
+// tryFeatures implements cacheFeatures. Its error is ErrNoFeatures if the training can continue without them.
 func (t *training) tryFeatures(ctx context.Context) error {
 	if err := t.mayCache(); err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -14,19 +13,13 @@ import (
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/texts"
 	"steadyfit/option"
-	"steadyfit/supervise"
 	"steadyfit/train"
 )
 
+// Exit codes of errors of this package. train.ExitCode returns those of other errors.
 const (
-	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 2
 	exitEnvironment = 3
-	exitDiverged    = 4
-	exitMemory      = 5
 	exitCheck       = 6
-	exitInterrupted = 130
 )
 
 // coded is an error with an exit code. Without err, nothing is printed.
@@ -45,7 +38,7 @@ func (e *coded) Unwrap() error { return e.err }
 
 // usagef returns an error of the command line or the configuration.
 func usagef(format string, args ...any) error {
-	return &coded{exitUsage, fmt.Errorf(format, args...)}
+	return &train.InputError{Err: fmt.Errorf(format, args...)}
 }
 
 // unusable marks an error that the command line caused, such as a file that does not exist.
@@ -54,7 +47,7 @@ func unusable(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, syscall.EIO) {
 		return err
 	}
-	return &coded{exitUsage, err}
+	return &train.InputError{Err: err}
 }
 
 // kind matches the text of a kind of error, such as data.ErrFormat, which package data puts at the
@@ -78,19 +71,13 @@ func printable(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// exitCode returns the code of a *coded error, and otherwise that of train.ExitCode. The code of
-// train.ExitCode takes precedence if it means success, a problem of the environment or a lack of
-// memory, or if err is a *supervise.Error or a supervise.ErrRetry.
 func exitCode(err error) int {
-	if errors.Is(err, matrix.ErrMissing) {
-		return exitEnvironment
-	}
-	code := train.ExitCode(err)
 	var own *coded
-	decided := slices.Contains([]int{exitOK, exitEnvironment, exitMemory}, code) ||
-		errors.As(err, new(*supervise.Error)) || errors.Is(err, supervise.ErrRetry)
-	if decided || !errors.As(err, &own) {
-		return code
+	switch {
+	case errors.Is(err, matrix.ErrMissing):
+		return exitEnvironment
+	case errors.As(err, &own):
+		return own.code
 	}
-	return own.code
+	return train.ExitCode(err)
 }

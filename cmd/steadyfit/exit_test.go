@@ -19,6 +19,16 @@ import (
 	"steadyfit/tfbind"
 )
 
+// Exit codes of train.ExitCode.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitDiverged    = 4
+	exitMemory      = 5
+	exitInterrupted = 130
+)
+
 func TestExitCodes(t *testing.T) {
 	oomKilled := []supervise.Crash{{OutOfMemory: true}, {OutOfMemory: true}}
 	for _, c := range []struct {

@@ -75,7 +75,7 @@ func (s *settings) fit(cmd *cobra.Command) error {
 		return err
 	}
 	s.Supervisor.Stderr = stderr
-	s.Child, s.Outcome, s.configured = s.fitSpec, s.outcome, true
+	s.Child, s.Outcome = s.fitSpec, s.outcome
 	if s.configuring {
 		return nil
 	}

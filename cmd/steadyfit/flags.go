@@ -61,8 +61,6 @@ type settings struct {
 	// sets the Config, without training.
 	fitSpec     fitSpec
 	configuring bool
-	// configured is true once fit has set the Config.
-	configured bool
 
 	// given reports whether a flag has a value from the command line, the environment or the
 	// configuration file.
@@ -168,7 +166,8 @@ func (s *settings) dataFlags() []flag {
 			&s.Data.Ignore},
 		{"model", "matrix", "SavedModel folder or builtin:NAME for the workload user", "", &s.Model},
 		{"data", "matrix", "data of the workload user (default: synthetic batches)", "", &s.Data.Path},
-		{"steps", "matrix", "train steps per run of the workload user, at least 40", "", newCount(&s.steps, matrix.UserLeast)},
+		{"steps", "matrix", "train steps per run of the workload user, at least 40", "",
+			newCount(&s.steps, matrix.UserLeast)},
 		{"batch", "matrix", "samples per step of the workload \"user\"", "", newRange(&s.Loop.Batch, 1, maxBatch)},
 	}
 }
@@ -289,9 +288,9 @@ func (s *settings) checkpointFlags() []flag {
 		{"checkpoints", "fit", "folder for checkpoints", "Checkpoint Config.Checkpoints", &s.Checkpoints.Folder},
 		{"every", "fit", "interval of checkpoints, as in 500steps or 2epochs", "EverySteps EveryEpochs",
 			newInterval(&s.Checkpoints.EverySteps, &s.Checkpoints.EveryEpochs, "1epoch")},
-		{"keep", "fit", "number of newest checkpoints to keep (0: all)", "Checkpoints.Keep", newCount(&s.keep, 0)},
+		{"keep", "fit", "number of newest checkpoints to keep (0: all)", "Checkpoint.Keep", newCount(&s.keep, 0)},
 		{"keep-best", "fit", "metric whose best checkpoint is kept too (default val_loss, with --validation)",
-			"Checkpoint.Best Checkpoints.Best", &s.Checkpoints.Best},
+			"Checkpoint.Best", &s.Checkpoints.Best},
 		{"resume", "fit", "resume from the newest good checkpoint; anyway: even if data or options differ",
 			"Config.Resume Loop.Resume Loop.ResumeAnyway", optional{newValue("true|anyway", "false", s.setResume), "true"}},
 		{"supervise", "fit", "train in a child process; restart it if it crashes, or takes no step for this long",

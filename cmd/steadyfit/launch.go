@@ -61,16 +61,16 @@ func (s *settings) launch(cmd *cobra.Command, args []string) error {
 	if f := cmd.Flags().Lookup("tensorflow"); f.Changed {
 		global = append(global, "--tensorflow="+f.Value.String())
 	}
-	out := &output{w: cmd.ErrOrStderr()}
+	mu := &sync.Mutex{}
 	ranks := make([]*settings, s.ranks)
 	for i := range ranks {
-		log := &lines{out: out}
+		log := &lines{mu: mu, w: cmd.ErrOrStderr()}
 		if i > 0 {
 			log.prefix = fmt.Sprintf("[rank %d] ", i)
 		}
 		defer log.flush()
 		spec := fitSpec{append(global, args...), &cluster.Cluster{Workers: addresses, Rank: i, From: "launch"}}
-		if ranks[i], err = spec.configure(cmd.OutOrStdout(), log); err != nil || !ranks[i].configured { // as after --help
+		if ranks[i], err = spec.configure(cmd.OutOrStdout(), log); err != nil || ranks[i].Child == nil { // as after --help
 			return err
 		}
 	}
@@ -137,25 +137,12 @@ func (r *endedRank) describe(ranks int) error {
 	return fmt.Errorf("rank %d of %d: %w", r.Cluster.Rank, ranks, err)
 }
 
-// output is written by several ranks at a time.
-type output struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-// Write never fails, since a rank continues without a reader.
-func (o *output) Write(text []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	_, _ = o.w.Write(text)
-	return len(text), nil
-}
-
-// lines writes whole lines to an output, each after a prefix.
+// lines writes whole lines, each after a prefix. The ranks share a mutex. Write never fails, since a rank
+// continues without a reader.
 type lines struct {
-	out    *output
+	mu     *sync.Mutex
+	w      io.Writer
 	prefix string
-	mu     sync.Mutex
 	rest   []byte // the beginning of a line
 }
 
@@ -168,16 +155,14 @@ func (l *lines) Write(b []byte) (int, error) {
 		if !complete {
 			return len(b), nil
 		}
-		fmt.Fprintf(l.out, "%s%s\n", l.prefix, line)
+		fmt.Fprintf(l.w, "%s%s\n", l.prefix, line)
 		l.rest = rest
 	}
 }
 
 // flush writes the rest, with the end of a line, when nothing more is written.
 func (l *lines) flush() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if len(l.rest) > 0 {
-		fmt.Fprintf(l.out, "%s%s\n", l.prefix, l.rest)
+		_, _ = l.Write([]byte("\n"))
 	}
 }

@@ -178,9 +178,9 @@ func (s *settings) explainNoGPU(err error) error {
 	switch {
 	case text != "":
 	case errors.As(err, new(*tfbind.Error)): // the requested GPU is missing, but others exist
-		return &coded{exitEnvironment, fmt.Errorf("%w\nsteadyfit doctor --gpu lists the GPUs of this machine", err)}
+		return fmt.Errorf("%w\nsteadyfit doctor --gpu lists the GPUs of this machine", err)
 	default:
 		text = "\n  no library is missing; TF_CPP_MIN_LOG_LEVEL=0 prints TensorFlow's log"
 	}
-	return &coded{exitEnvironment, fmt.Errorf("%w%s\nsteadyfit doctor --gpu prints how to fix it", err, text)}
+	return fmt.Errorf("%w%s\nsteadyfit doctor --gpu prints how to fix it", err, text)
 }

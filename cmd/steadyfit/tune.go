@@ -93,8 +93,7 @@ func (s *settings) tune(cmd *cobra.Command) error {
 }
 
 func (s *settings) checkTune() error {
-	switch {
-	case s.stepTime > 0 && s.Budget.Limit > 0:
+	if s.stepTime > 0 && s.Budget.Limit > 0 {
 		return usagef("--memory-budget and --step-time exclude each other: tune keeps the one and minimizes the other")
 	}
 	if err := cmp.Or(s.checkLayer("tune"), s.checkOutputFile("tuned.yaml")); err != nil || s.Out == "" {

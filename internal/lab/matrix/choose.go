@@ -37,18 +37,9 @@ var calibrated = []string{"W0", "W1"}
 // its own, one with User has the workload user, and others have all. steps and batch are those of the workload
 // user.
 func (p *Plan) Choose(workloads, remedies []string, steps, batch int) error {
-	switch {
-	case p.Quick && (workloads != nil || remedies != nil):
-		return option.Errorf("{Plan.Quick} has its own workloads and remedies: leave {Plan.Workloads} and {Plan.Remedies} out")
-	case p.Quick && p.User != "":
-		workloads, remedies = []string{User}, quickUser
-	case p.Quick:
-		workloads, remedies = quickWorkloads, quickRemedies
-	case workloads == nil && p.User != "":
-		workloads = []string{User}
-	}
-	if p.Quick && p.Pairs == 0 {
-		p.Pairs = quickPairs
+	workloads, remedies, err := p.named(workloads, remedies)
+	if err != nil {
+		return err
 	}
 	for _, id := range workloads {
 		if _, err := FindWorkload(id); err != nil && id != All {
@@ -80,4 +71,23 @@ func (p *Plan) Choose(workloads, remedies []string, steps, batch int) error {
 		return (all || slices.Contains(workloads, workload)) && chosen.Selects(runtime, workload, remedy)
 	}
 	return nil
+}
+
+// named returns the names in a plan with Quick, or those that are given.
+func (p *Plan) named(workloads, remedies []string) (ws, rs []string, err error) {
+	if p.Quick && p.Pairs == 0 {
+		p.Pairs = quickPairs
+	}
+	switch {
+	case p.Quick && (workloads != nil || remedies != nil):
+		return nil, nil, option.Errorf("{Plan.Quick} has its own workloads and remedies: leave {Plan.Workloads} and " +
+			"{Plan.Remedies} out")
+	case p.Quick && p.User != "":
+		return []string{User}, quickUser, nil
+	case p.Quick:
+		return quickWorkloads, quickRemedies, nil
+	case workloads == nil && p.User != "":
+		return []string{User}, remedies, nil
+	}
+	return workloads, remedies, nil
 }
