@@ -29,7 +29,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -245,8 +244,6 @@ func Run(ctx context.Context, o Options, task string, spec any) error {
 		return errors.New("supervise: supervise.Run was called in a child process of supervise.Run")
 	case !Known(task):
 		return fmt.Errorf("supervise: no task %q is known; call supervise.Init with it at the start of main", task)
-	case runtime.GOOS != "linux":
-		return errors.New("supervise: needs Linux")
 	}
 	text, err := json.Marshal(spec)
 	if err != nil {
