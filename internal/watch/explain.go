@@ -61,11 +61,20 @@ var rules = []rule{
 
 // explain looks for the cause of a growth.
 func (r *recorder) explain(out *Report, kind string, v memory.Verdict) {
-	r.note(out, kind)
-	rise := v.Level - v.Start
+	defer r.note(out, kind)
+	rise, slight := v.Level-v.Start, slightGrowth*float64(v.Level)/max(v.To-v.From, 1e-9)
 	switch {
+	case out.Verdict == Undecided && v.NoiseFloor > 0 && v.Slope.High < slight:
+		out.slight(v)
 	case out.Verdict == Leak:
-		if !r.kept(out, kind, v.Slope.Estimate, true) && !r.counted(out, v) && !r.kept(out, kind, v.Slope.Estimate, false) {
+		if r.kept(out, kind, v.Slope.Estimate, true) {
+			return
+		}
+		if v.Slope.Estimate < slight {
+			out.slight(v)
+			return
+		}
+		if !r.counted(out, v) && !r.kept(out, kind, v.Slope.Estimate, false) {
 			attribute(out, v)
 		}
 	case (v.Kind == memory.Plateau || v.Kind == memory.Jump) && rise > max(8*memory.MiB, v.Start/20):
@@ -73,6 +82,14 @@ func (r *recorder) explain(out *Report, kind string, v memory.Verdict) {
 		out.Why = &Cause{Evidence: fmt.Sprintf("the memory rose by %v until %s %.0f, and is level at %v since then", rise,
 			out.Unit, v.From, v.Level)}
 	}
+}
+
+// slight makes the verdict level although the memory may have grown a little.
+func (r *Report) slight(v memory.Verdict) {
+	r.Verdict = Level
+	r.Notes = append(r.Notes, fmt.Sprintf("The memory grew by %v in the judged part, and no container of the program "+
+		"explains it. Growth as slight is usual at first; a longer run would show a leak.",
+		memory.Bytes(v.Slope.Estimate*(v.To-v.From))))
 }
 
 // trend returns the slope of a layer in the judged part. It is zero for a layer that was not sampled.
@@ -142,6 +159,8 @@ func (r *Report) exclude(format string, args ...any) {
 }
 
 const (
+	// slightGrowth is the part of the memory up to which growth needs an explanation to be a leak.
+	slightGrowth = 0.05
 	// leastEvents is how often something must have happened in the judged part to be a cause.
 	leastEvents = 4
 	// blockSize is the mean size of a block of Python's allocator in programs that keep objects.

@@ -70,6 +70,13 @@ func (r *recorder) report() *Report {
 		out.GoneSeconds = float64(out.Left) / float64(out.PerHour) * 3600
 	}
 	r.explain(out, kind, whole)
+	if out.Verdict == Level {
+		for i := range out.Layers {
+			if out.Layers[i].Verdict != Level {
+				out.Layers[i].Verdict = Level
+			}
+		}
+	}
 	return out
 }
 
