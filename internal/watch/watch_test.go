@@ -73,7 +73,7 @@ func TestWatchRetracing(t *testing.T) {
 	require.Equal(t, Leak, r.Verdict)
 	assert.Equal(t, "retracing", r.Cause)
 	assert.Equal(t, "training step", r.Unit)
-	assert.Equal(t, 150, r.Steps)
+	assert.Equal(t, 60, r.Steps)
 	assert.Contains(t, r.Why.Evidence, "argument step was")
 	assert.Contains(t, r.Why.Evidence, "a Python int")
 	assert.True(t, strings.HasSuffix(r.Why.Place, "retraces.py:17"), r.Why.Place)
