@@ -56,8 +56,11 @@ type marks struct {
 	Steps  map[string]int  `json:"steps"`
 	Counts map[Layer]int64 `json:"counts"`
 
-	mu         sync.Mutex
-	connection net.Conn // nil once nobody watches any more
+	mu      sync.Mutex // of Steps
+	waiting sync.Mutex // held by the mark that waits; of what follows
+	// connection is nil once nobody watches any more. late is true while an answer is still to come.
+	connection net.Conn
+	late       bool
 	next       time.Time
 	metrics    []metrics.Sample
 	layers     []Layer
@@ -71,33 +74,66 @@ const (
 
 func (m *marks) mark(ctx context.Context, kind string) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.Steps[kind]++
-	now := time.Now()
-	if m.connection == nil || now.Before(m.next) || ctx.Err() != nil {
+	m.mu.Unlock()
+	if !m.waiting.TryLock() {
+		return // another goroutine's mark is being read
+	}
+	defer m.waiting.Unlock()
+	if m.connection == nil || time.Now().Before(m.next) || ctx.Err() != nil {
 		return
 	}
+	m.Mark = kind
 	metrics.Read(m.metrics)
 	for i, s := range m.metrics {
 		if s.Value.Kind() == metrics.KindUint64 {
 			m.Counts[m.layers[i]] = int64(s.Value.Uint64())
 		}
 	}
-	m.Mark = kind
-	deadline := now.Add(markWait)
-	if at, ok := ctx.Deadline(); ok && at.Before(deadline) {
-		deadline = at
-	}
-	_ = m.connection.SetDeadline(deadline) // reading fails, too
-	stop := context.AfterFunc(ctx, func() { _ = m.connection.SetDeadline(time.Now()) })
-	defer stop()
-	err := json.NewEncoder(m.connection).Encode(m)
+	m.mu.Lock()
+	text, err := json.Marshal(m)
+	m.mu.Unlock()
 	if err == nil {
-		_, err = m.connection.Read(make([]byte, 1))
+		err = m.send(ctx, append(text, '\n'))
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil {
 		_ = m.connection.Close() // nobody watches any more
 		m.connection = nil
 	}
 	m.next = time.Now().Add(betweenMarks)
+}
+
+// send writes a message and reads the answer. If ctx ends before the answer comes, the next call reads it first.
+func (m *marks) send(ctx context.Context, text []byte) error {
+	if err := m.connection.SetWriteDeadline(time.Now().Add(markWait)); err != nil {
+		return err
+	}
+	answer := make([]byte, 1)
+	for {
+		if err := m.connection.SetReadDeadline(time.Now().Add(markWait)); err != nil {
+			return err
+		}
+		if !m.late {
+			if _, err := m.connection.Write(text); err != nil {
+				return err
+			}
+		}
+		again := m.late
+		m.late = true
+		done := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			_ = m.connection.SetReadDeadline(time.Now()) // the answer may come later
+			close(done)
+		})
+		_, err := m.connection.Read(answer)
+		if !stop() {
+			<-done
+		}
+		if err != nil && ctx.Err() != nil {
+			return nil
+		}
+		if m.late = false; err != nil || !again {
+			return err
+		}
+	}
 }

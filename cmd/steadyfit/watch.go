@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -81,7 +82,7 @@ func (s *settings) watch(cmd *cobra.Command, args []string) error {
 	if attached {
 		r, err = w.attach(cmd, o)
 	} else {
-		r, err = watch.Run(cmd.Context(), o)
+		r, err = watch.Run(context.WithoutCancel(cmd.Context()), o) // Run passes signals to the program
 	}
 	if errors.Is(err, watch.ErrNotFound) && !attached {
 		return &coded{exitNotFound, err}

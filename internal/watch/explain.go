@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -26,36 +27,38 @@ type rule struct {
 	one, many string
 	// least is the memory that one of them takes at least. If the growth for each is less, something else grows.
 	least memory.Bytes
+	// most is the memory that one of them takes at most; 0 means any.
+	most memory.Bytes
 	// change is what to do.
 	change string
 }
 
 // rules are in the order in which they are tried: a model that is made again also makes functions, and traces them.
 var rules = []rule{
-	{"model count", "models built again", "model", "models", 16 * memory.KiB,
+	{"model count", "models built again", "model", "models", 16 * memory.KiB, 0,
 		"Build and compile the model once, before the loop. To begin again with other weights, use model.set_weights. If a " +
 			"loop needs new models, train each in a process of its own; keras.backend.clear_session() and gc.collect() return " +
 			"only a part."},
-	{"function count", "functions made again", "tf.function", "tf.functions", 4 * memory.KiB,
+	{"function count", "functions made again", "tf.function", "tf.functions", 4 * memory.KiB, 0,
 		"Define the tf.function once, outside the loop, and call it with tensors."},
-	{"retrace count", "retracing", "trace", "traces", 2 * memory.KiB,
+	{"retrace count", "retracing", "trace", "traces", 2 * memory.KiB, 0,
 		"Pass tensors instead of Python numbers, as in tf.constant(step), and pad inputs to equal shapes, or use " +
 			"@tf.function(reduce_retracing=True) or an input_signature with None for sizes that vary."},
-	{"compiled shape count", "XLA compiles each shape", "compiled shape", "compiled shapes", 4 * memory.KiB,
+	{"compiled shape count", "XLA compiles each shape", "compiled shape", "compiled shapes", 4 * memory.KiB, 0,
 		"Pad inputs to a few shapes, or leave out jit_compile for this function."},
-	{"graph operation count", "operations added to a graph", "operation", "operations", 64,
+	{"graph operation count", "operations added to a graph", "operation", "operations", 64, 0,
 		"Build all operations before the loop and only run them in it. tf.Graph.finalize() turns the mistake into an error."},
-	{"optimizer count", "optimizers made again", "optimizer", "optimizers", 4 * memory.KiB,
+	{"optimizer count", "optimizers made again", "optimizer", "optimizers", 4 * memory.KiB, 0,
 		"Make the optimizer once, before the loop."},
-	{"iterator count", "pipelines made again", "iterator of a tf.data pipeline", "iterators of tf.data pipelines",
-		4 * memory.KiB, "Make the dataset and its iterator once, before the loop, and use repeat() for several passes."},
-	{"thread count", "threads left", "thread", "threads", 4 * memory.KiB,
+	{"dataset count", "pipelines made again", "tf.data.Dataset", "tf.data.Datasets", memory.KiB, 0,
+		"Make the dataset once, before the loop. Each pass may have an iterator of its own."},
+	{"thread count", "threads left", "thread", "threads", 4 * memory.KiB, 16 * memory.MiB,
 		"End and join the threads, or use one pool."},
-	{"process count", "child processes left", "process", "processes", 64 * memory.KiB,
+	{"process count", "child processes left", "process", "processes", 64 * memory.KiB, 0,
 		"Wait for the child processes, or use one pool of them."},
-	{memlayer.Goroutines, "goroutines left", "goroutine", "goroutines", memory.KiB,
+	{memlayer.Goroutines, "goroutines left", "goroutine", "goroutines", memory.KiB, memory.MiB,
 		"End the goroutines: cancel their context, or close the channel that they read."},
-	{"uncollected object count", "cycles that nobody collects", "object", "objects", 16,
+	{"uncollected object count", "cycles that nobody collects", "object", "objects", 32, 4 * memory.KiB,
 		"The garbage collector of Python is disabled. Enable it, or call gc.collect() after each epoch."},
 }
 
@@ -107,14 +110,14 @@ func (r *recorder) counted(out *Report, v memory.Verdict) bool {
 	for _, rule := range rules {
 		rate, sampled := trend(v, rule.count)
 		if !sampled || rate.Low <= 0 || rate.Estimate*(v.To-v.From) < leastEvents {
-			if r.main != nil || sampled {
+			if sampled {
 				out.exclude("%s: no more %s with time", rule.cause, rule.many)
 			}
 			continue
 		}
 		each := v.Slope.Estimate / rate.Estimate
-		if each < float64(rule.least) {
-			out.exclude("%s: %v for each %s would be too little", rule.cause, memory.Bytes(each), rule.one)
+		if each < float64(rule.least) || rule.most > 0 && each > float64(rule.most) {
+			out.exclude("%s: %v for each %s does not agree", rule.cause, memory.Bytes(each), rule.one)
 			continue
 		}
 		place, name, detail := r.place(strings.TrimSuffix(string(rule.count), " count"))
@@ -135,10 +138,6 @@ func (r *recorder) counted(out *Report, v memory.Verdict) bool {
 func attribute(out *Report, v memory.Verdict) {
 	slope := v.Slope.Estimate
 	switch blocks, _ := trend(v, "python block count"); {
-	case v.Cause == memlayer.Retention:
-		out.Cause = "memory that malloc keeps"
-		out.Why = &Cause{Evidence: "malloc's free memory rises, and its memory in use does not",
-			Change: "Run the program with jemalloc (LD_PRELOAD), or with MALLOC_ARENA_MAX=2."}
 	case v.Cause == memlayer.HostHistory:
 		out.Cause = "objects kept in Go"
 		out.Why = &Cause{Evidence: "the live heap of Go grows with the memory",
@@ -146,11 +145,22 @@ func attribute(out *Report, v memory.Verdict) {
 	case blocks.Low*blockSize > agreesFrom*slope:
 		out.Cause = "objects kept in Python"
 		out.Why = &Cause{Share: min(blocks.Estimate*blockSize/slope, 1), Evidence: fmt.Sprintf(
-			"%.3g more blocks of Python's allocator per %s; no container that grows was found", blocks.Estimate, out.Unit)}
+			"%.3g more blocks of Python's allocator per %s; no container that was found explains them",
+			blocks.Estimate, out.Unit)}
+	case retained(v):
+		out.Cause = "memory that malloc keeps"
+		out.Why = &Cause{Evidence: "malloc's free memory rises, and its memory in use does not",
+			Change: "Run the program with jemalloc (LD_PRELOAD), or with MALLOC_ARENA_MAX=2."}
 	default:
 		out.Cause = unknown
-		out.Why = &Cause{Evidence: "no count that watch knows grows with the memory"}
+		out.Why = &Cause{Evidence: "no count that watch knows explains the growth"}
 	}
+}
+
+// retained reports whether the free memory that malloc keeps grows, and not the memory in use.
+func retained(v memory.Verdict) bool {
+	free, _ := trend(v, memory.MallocFree)
+	return v.Cause == memlayer.Retention && free.Low > 0
 }
 
 // exclude adds a cause that does not explain the growth.
@@ -174,13 +184,21 @@ type seen struct {
 	at    time.Time
 }
 
+// containerKey tells containers apart, since their IDs are reused.
+type containerKey struct {
+	of   *peer
+	id   int64
+	name string
+}
+
 // follow remembers the first and the last message about a container.
 func (r *recorder) follow(c container, p *peer) {
 	now := seen{c, maps.Clone(p.Steps), time.Now()}
-	if r.containers[c.ID] == nil {
-		r.containers[c.ID] = &[2]seen{now, now}
+	key := containerKey{p, c.ID, c.Name}
+	if r.containers[key] == nil {
+		r.containers[key] = &[2]seen{now, now}
 	}
-	r.containers[c.ID][1] = now
+	r.containers[key][1] = now
 }
 
 // kept looks for a container whose growth explains the growth of the memory. own means the containers of the program's
@@ -197,14 +215,16 @@ func (r *recorder) kept(out *Report, kind string, slope float64, own bool) bool 
 			continue
 		}
 		elements := float64(more) / span
-		if s := elements * last.Bytes / slope; s > share {
+		s := elements * last.Bytes / slope
+		if s < agreesFrom || s > agreesTo {
+			out.exclude("%s grows, but %.2g times as much as the memory", last.named(), s)
+			continue
+		}
+		if share == 0 || math.Abs(math.Log(s)) < math.Abs(math.Log(share)) {
 			best, share, perStep = last.container, s, elements
 		}
 	}
-	if share < agreesFrom || share > agreesTo {
-		if share > 0 {
-			out.exclude("%s grows, but %.2g times as much as the memory", best.named(), share)
-		}
+	if share == 0 {
 		return false
 	}
 	what := "objects"
@@ -268,7 +288,8 @@ func (r *recorder) note(out *Report, kind string) {
 	switch {
 	case r.main == nil && kind == byTime && len(r.peers) == 0:
 		out.Notes = append(out.Notes, "No process has a probe, so time counts instead of steps, and causes inside the "+
-			"program are not known. The probe needs Python 3.9 or newer without -I, -E and -S.")
+			"program are not known. A Python program needs Python 3.9 or newer without -I, -E and -S, and the variables of "+
+			"its environment; a Go program needs memory.Mark.")
 	case kind == byTime:
 		out.Notes = append(out.Notes, "No steps were seen, so time counts instead.")
 	}

@@ -19,7 +19,7 @@ func ByName(name string) (pids []int, err error) {
 	for _, file := range files {
 		text, _ := os.ReadFile(file) // the process may have ended
 		words := bytes.Split(text, []byte{0})
-		for _, word := range words[:min(2, len(words))] {
+		for _, word := range words[:min(4, len(words))] {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			if filepath.Base(string(word)) == name && pid != os.Getpid() {
 				pids = append(pids, pid)

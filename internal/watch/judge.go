@@ -35,7 +35,10 @@ func (r *recorder) report() *Report {
 	series = even(series, kind)
 	out := &Report{Unit: unit(kind), Steps: r.steps[kind], Epochs: r.epochs, Samples: series.Total(), Peak: r.peak,
 		Seconds: time.Since(r.began).Seconds(), series: series}
-	criteria := memory.Criteria{Layer: total, Budget: stepBudget, PerMinute: kind == byTime}
+	criteria := memory.Criteria{Layer: total, PerMinute: kind == byTime}
+	if kind == "train" || kind == "test" || kind == "predict" {
+		criteria.Budget = stepBudget
+	}
 	if samples := series.Samples(); len(samples) > 0 {
 		first, last := samples[0], samples[len(samples)-1]
 		span := float64(last.Step - first.Step)
@@ -63,9 +66,7 @@ func (r *recorder) report() *Report {
 	if r.epochs > 1 && kind != byTime {
 		out.PerEpoch = memory.Bytes(whole.Slope.Estimate * float64(r.steps[kind]) / float64(r.epochs))
 	}
-	if len(r.tree.roots) > 0 {
-		out.Left = left(r.tree.roots[0])
-	}
+	out.Left, out.to = r.left, whole.To
 	if out.Verdict == Leak && out.Left > 0 && out.PerHour > 0 {
 		out.GoneSeconds = float64(out.Left) / float64(out.PerHour) * 3600
 	}
@@ -83,7 +84,7 @@ func (r *recorder) report() *Report {
 // judge judges a layer. Growth that the budget does not decide is level if it is within the usual variation.
 func judge(s *memory.Series, c memory.Criteria) memory.Verdict {
 	v := s.Judge(c)
-	if rise := v.Slope.Estimate * (v.To - v.From); v.Kind == memory.Leak && v.Cause == memlayer.Retention &&
+	if rise := v.Slope.Estimate * (v.To - v.From); v.Kind == memory.Leak && retained(v) &&
 		rise < retainedBudget*float64(v.Level) {
 		v.Kind = memory.Inconclusive
 		v.Reason = "malloc keeps more free memory, and the memory in use is constant"
@@ -158,7 +159,7 @@ func verdict(v memory.Verdict) string {
 
 // sure reports whether more samples are unlikely to change the verdict.
 func (r *Report) sure() bool {
-	return r.Verdict != Undecided && r.Samples >= 4*leastSamples && r.Seconds > 20 && r.From < float64(r.Steps)/2 ||
+	return r.Verdict != Undecided && r.Samples >= 4*leastSamples && r.Seconds > 20 && r.From < r.to/2 ||
 		r.Verdict == Leak && r.Cause != unknown && r.Samples >= 3*leastSamples
 }
 

@@ -23,10 +23,7 @@ var probe []byte
 
 // message is a line from a probe or from memory.Mark. A mark expects one byte as its answer.
 type message struct {
-	Hello *struct {
-		Python    string
-		Arguments []string
-	}
+	Hello *struct{}
 	// Mark is the kind of step that has ended; empty at the end of the program.
 	Mark   *string
 	Steps  map[string]int
@@ -65,7 +62,6 @@ type place struct {
 type peer struct {
 	connection *net.UnixConn
 	pid        int
-	python     string
 	message    // the latest of each field
 }
 

@@ -26,18 +26,21 @@ type recorder struct {
 	epochs int
 	steps  map[string]int
 	peak   memory.Bytes
+	// left is what the program may still use, and measured the time when it was read.
+	left     memory.Bytes
+	measured time.Time
 	// peers are the processes that sent messages; main is the one with most steps.
 	peers []*peer
 	main  *peer
 	// containers has the first and the last message about each container that grows.
-	containers map[int64]*[2]seen
+	containers map[containerKey]*[2]seen
 	samples    *json.Encoder // nil without Options.Samples
 	err        error         // of writing a sample
 }
 
 func newRecorder(samples io.Writer, roots ...int) *recorder {
 	r := &recorder{tree: newTree(roots...), series: map[string]*memory.Series{}, began: time.Now(),
-		steps: map[string]int{}, containers: map[int64]*[2]seen{}}
+		steps: map[string]int{}, containers: map[containerKey]*[2]seen{}}
 	if samples != nil {
 		r.samples = json.NewEncoder(samples)
 	}
@@ -56,6 +59,9 @@ func (r *recorder) sample(kind string) {
 	r.tree.sample(&s)
 	if len(r.tree.members) == 0 {
 		return
+	}
+	if s.At.Sub(r.measured) > time.Second {
+		r.left, r.measured = left(r.tree.roots[0]), s.At
 	}
 	r.last = s.At
 	held := s.Get(total)
@@ -89,8 +95,9 @@ func (r *recorder) sample(kind string) {
 func (r *recorder) receive(m message) {
 	p := m.from
 	if m.Hello != nil {
-		p.python = m.Hello.Python
-		r.tree.add(p.pid)
+		if p.pid > 0 { // it is in a namespace that can be seen
+			r.tree.add(p.pid)
+		}
 		r.peers = append(r.peers, p)
 	}
 	for _, c := range m.Containers {

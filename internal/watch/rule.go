@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 type Rule struct {
 	amount string // "leak", "slope" or "peak"
 	limit  memory.Bytes
+	per    string // "step" or "minute", of a slope
 }
 
 // ParseRule parses leak, slope>SIZE/step, slope>SIZE/minute or peak>SIZE.
@@ -28,19 +30,32 @@ func ParseRule(text string) (Rule, error) {
 		return Rule{}, fmt.Errorf("the rule %q is not known; expected leak, slope>64KiB/step, slope>1MiB/minute or peak>2GiB",
 			text)
 	}
-	return Rule{amount, limit}, nil
+	return Rule{amount, limit, per}, nil
 }
 
 // Check returns an error if the rule holds for a report.
 func (r Rule) Check(of *Report) error {
 	switch {
 	case r.amount == Leak && of.Verdict == Leak:
-		return fmt.Errorf("the memory leaks by %.0f bytes per %s", of.Slope.Estimate, of.Unit)
-	case r.amount == "slope" && of.Slope.Low > float64(r.limit):
-		return fmt.Errorf("the memory grows by at least %v per %s, and the limit is %v", memory.Bytes(of.Slope.Low), of.Unit,
-			r.limit)
+		return fmt.Errorf("the memory leaks by %v per %s", memory.Bytes(of.Slope.Estimate), of.Unit)
+	case r.amount == "slope":
+		return r.checkSlope(of)
 	case r.amount == "peak" && of.Peak > r.limit:
 		return fmt.Errorf("the peak is %v, and the limit is %v", of.Peak, r.limit)
+	}
+	return nil
+}
+
+func (r Rule) checkSlope(of *Report) error {
+	slope := of.Slope.Low
+	switch {
+	case r.per == "step" && of.Unit == perMinute:
+		return errors.New("no steps were seen, so the growth per step is not known; use slope>SIZE/minute")
+	case r.per == "minute" && of.Unit != perMinute:
+		slope *= 60 / max(of.StepSeconds, 1e-9)
+	}
+	if slope > float64(r.limit) {
+		return fmt.Errorf("the memory grows by at least %v per %s, and the limit is %v", memory.Bytes(slope), r.per, r.limit)
 	}
 	return nil
 }

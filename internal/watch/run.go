@@ -2,6 +2,7 @@ package watch
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"steadyfit/internal/texts"
 )
 
 // Run runs a program and watches it until it ends. Signals that this process gets are passed to the program. When ctx
@@ -40,13 +39,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 type program struct {
 	*recorder
-	o      Options
-	cmd    *exec.Cmd
-	marks  chan struct{} // a matching line of the output
-	exited chan struct{}
-	ended  string
-	judged *Report // the latest one
-	next   time.Time
+	o        Options
+	cmd      *exec.Cmd
+	marks    chan struct{} // a matching line of the output
+	exited   chan struct{}
+	ended    string
+	reported float64   // when Report was called, in seconds
+	next     time.Time // when the program is judged again
 }
 
 // start starts the program. On a terminal it shares the process group, so that the keys of the terminal act on both.
@@ -62,6 +61,7 @@ func start(o Options, l *listener) (*program, error) {
 	var copied sync.WaitGroup
 	var pipes []io.Closer
 	if o.Mark != nil {
+		p.cmd.Env = append(p.cmd.Env, "PYTHONUNBUFFERED=1") // its output is a pipe
 		for _, stream := range []*io.Writer{&p.cmd.Stdout, &p.cmd.Stderr} {
 			to := *stream
 			r, w, err := os.Pipe()
@@ -107,14 +107,14 @@ func isTerminal(f *os.File) bool {
 // copyOutput copies the output of the program, and counts its marks.
 func (p *program) copyOutput(to io.Writer, from *os.File) {
 	defer from.Close()
-	lines := bufio.NewReader(from)
+	lines := bufio.NewReaderSize(from, maxMessage)
 	for {
 		line, err := lines.ReadSlice('\n') // a long line comes in parts
 		if len(line) > 0 {
 			if _, failed := to.Write(line); failed != nil {
-				to = io.Discard // as a program whose output is closed, but it runs on
+				to = io.Discard // the program keeps running although nobody reads its output
 			}
-			if p.o.Mark.Match(line) {
+			if p.o.Mark.Match(bytes.TrimRight(line, "\r\n")) {
 				p.marks <- struct{}{}
 			}
 		}
@@ -143,6 +143,7 @@ func (p *program) watch(ctx context.Context, l *listener) {
 		if p.ended == "" {
 			p.ended, kill = why, time.After(graceful)
 			p.signal(syscall.SIGTERM)
+			p.signalMembers(syscall.SIGTERM)
 		}
 	}
 	p.sample(byTime)
@@ -163,11 +164,29 @@ func (p *program) watch(ctx context.Context, l *listener) {
 				p.signal(s.(syscall.Signal))
 			}
 		case <-kill:
-			p.signal(syscall.SIGKILL)
+			p.signalMembers(syscall.SIGKILL)
 		case <-ctx.Done():
 			end("watch was ended")
 			ctx = context.WithoutCancel(ctx)
 		case <-p.exited:
+			p.drain(l)
+			return
+		}
+	}
+}
+
+// lastMessages is how long messages may still come after the end of the program.
+const lastMessages = 100 * time.Millisecond
+
+// drain handles the messages that are left at the end of the program.
+func (p *program) drain(l *listener) {
+	for {
+		select {
+		case m := <-l.messages:
+			p.receive(m)
+		case <-p.marks:
+			p.recorder.mark()
+		case <-time.After(lastMessages):
 			return
 		}
 	}
@@ -180,10 +199,12 @@ func (p *program) signal(s syscall.Signal) {
 		pid = -pid
 	}
 	_ = syscall.Kill(pid, s) // it may have ended
-	if s == syscall.SIGKILL {
-		for pid := range p.tree.members {
-			_ = syscall.Kill(pid, s)
-		}
+}
+
+// signalMembers sends a signal to all processes of the program.
+func (p *program) signalMembers(s syscall.Signal) {
+	for pid := range p.tree.members {
+		_ = syscall.Kill(pid, s) // it may have ended
 	}
 }
 
@@ -192,18 +213,15 @@ const judgeEvery = 2 * time.Second
 
 // sure judges the program now and then. It reports whether the verdict will not change.
 func (p *program) sure() bool {
-	live := p.o.Live != nil || p.o.Within > 0 || p.o.UntilSure || p.o.Every > 0
+	live := p.o.Within > 0 || p.o.UntilSure || p.o.Every > 0
 	if !live || time.Now().Before(p.next) {
 		return false
 	}
 	begin := time.Now()
 	r := p.report()
 	p.next = time.Now().Add(max(judgeEvery, 20*time.Since(begin)))
-	if p.o.Live != nil {
-		fmt.Fprint(p.o.Live, r.Line())
-	}
-	if p.o.Every > 0 && (p.judged == nil || r.Seconds-p.judged.Seconds >= p.o.Every.Seconds()) {
-		p.judged = r
+	if p.o.Every > 0 && r.Seconds-p.reported >= p.o.Every.Seconds() {
+		p.reported = r.Seconds
 		p.o.Report(r)
 	}
 	return (p.o.Within > 0 || p.o.UntilSure) && r.sure()
@@ -258,17 +276,4 @@ func Attach(ctx context.Context, pids []int, o Options) (*Report, error) {
 			return done("watch was ended")
 		}
 	}
-}
-
-// Line is a line about the state of a run.
-func (r *Report) Line() string {
-	done := r.time(r.Seconds)
-	if r.Unit != perMinute {
-		done = texts.Count(r.Steps, r.Unit)
-	}
-	text := fmt.Sprintf("watch: %s, peak %v, %s", done, r.Peak, r.Verdict)
-	if r.Verdict == Leak {
-		text += fmt.Sprintf(" of %v per hour", r.PerHour)
-	}
-	return text
 }

@@ -16,7 +16,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	var out strings.Builder
 	line := func(lead, text string) {
 		if text != "" {
-			out.WriteString(texts.Wrap(fmt.Sprintf("%-9s", lead), 9, text, 100) + "\n")
+			out.WriteString(texts.Wrap(fmt.Sprintf("%-9s", lead), 9, texts.Printable(text), 100) + "\n")
 		}
 	}
 	out.WriteString(r.Headline() + "\n")

@@ -41,8 +41,6 @@ type Options struct {
 	// Every is the time between two calls of Report; 0 means that it is not called.
 	Every  time.Duration
 	Report func(*Report)
-	// Live receives a line about the state of the run, at most once a second. Nil means none.
-	Live io.Writer
 	// Samples receives the samples as JSON lines. Nil means none.
 	Samples io.Writer
 }
@@ -98,6 +96,7 @@ type Report struct {
 	Ended string `json:"ended,omitempty"`
 
 	series *memory.Series
+	to     float64 // the end of the judged part
 }
 
 // Layer is the verdict on a layer of memory.

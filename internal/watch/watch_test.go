@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,7 +108,7 @@ func TestWatchLevel(t *testing.T) {
 	assert.NotEqual(t, Leak, r.Verdict)
 	assert.Equal(t, 20, r.Epochs)
 	assert.Equal(t, 1800, r.Steps)
-	assert.Empty(t, r.Notes)
+	assert.NotContains(t, strings.Join(r.Notes, "\n"), "could not follow")
 	_, alone := run(t, Options{}, "env", "-u", "PYTHONPATH", python(t), "testdata/level.py")
 	assert.Equal(t, alone, watched)
 }
@@ -174,6 +175,21 @@ func TestWatchExit(t *testing.T) {
 	assert.ErrorIs(t, err, ErrNotFound)
 }
 
+// The program gets the signals, and decides when it ends.
+func TestWatchSignals(t *testing.T) {
+	ready := filepath.Join(t.TempDir(), "ready")
+	require.NoError(t, syscall.Mkfifo(ready, 0o600))
+	go func() {
+		if _, err := os.ReadFile(ready); err == nil {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGUSR1) // Run passes it on
+		}
+	}()
+	r, out := run(t, Options{}, "sh", "-c", "trap 'echo saved; exit 3' USR1; echo > "+ready+"; while :; do sleep 0.1; done")
+	assert.Equal(t, "saved\n", out)
+	assert.Equal(t, 3, r.Exit)
+	assert.Empty(t, r.Ended)
+}
+
 func TestWatchWithin(t *testing.T) {
 	r, _ := run(t, Options{Within: time.Second}, "sleep", "1000")
 	assert.Equal(t, "the time is over", r.Ended)
@@ -200,6 +216,15 @@ func TestWatchRule(t *testing.T) {
 		require.NoError(t, err, text)
 		assert.Equal(t, fails, rule.Check(leak) != nil, text)
 	}
+	minute, err := ParseRule("slope>1MiB/minute")
+	require.NoError(t, err)
+	leak.StepSeconds = 10
+	assert.NoError(t, minute.Check(&Report{Unit: perMinute, Slope: memory.Interval{Low: 1e6}}))
+	assert.Error(t, minute.Check(leak), "11 MB per minute")
+	leak.Unit = perMinute
+	step, err := ParseRule("slope>1MiB/step")
+	require.NoError(t, err)
+	assert.ErrorContains(t, step.Check(leak), "no steps were seen")
 	for _, text := range []string{"", "slope", "slope>1MiB", "slope>x/step", "peak>1MiB/step", "level>1MiB"} {
 		_, err := ParseRule(text)
 		assert.Error(t, err, text)

@@ -6,7 +6,8 @@ An import hook wraps some of their functions when the program imports them. What
 the wrappers count, and an error in the probe is reported and never raised.
 
 At a mark, the probe writes a line of JSON to a Unix socket and waits for one byte, while the other side reads the memory
-of the process. Marks are at least 50 ms apart. After the first ones, they take at most 1% of the time of the program.
+of the process. Marks are at least 50 ms apart. After the first ones, they come less often if they take more than 1% of the time, but
+at least twice a second.
 """
 
 import atexit
@@ -39,6 +40,19 @@ missed = []
 local = threading.local()
 
 
+def miss(text):
+    if text not in missed and len(missed) < 20:
+        missed.append(text)
+
+
+def foreign(error):
+    """Reports whether an error comes from the program, such as from its handler of a signal."""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return own(trace.tb_frame.f_code.co_filename)
+
+
 def guarded(f):
     """Makes a function of the probe report its errors instead of raising them."""
 
@@ -46,10 +60,10 @@ def guarded(f):
     def call(*args, **kwargs):
         try:
             return f(*args, **kwargs)
-        except Exception as e:  # noqa: BLE001  the program must not see it
-            text = f"{f.__name__}: {e!r}"
-            if text not in missed and len(missed) < 20:
-                missed.append(text)
+        except Exception as e:
+            if foreign(e):
+                raise
+            miss(f"{f.__name__}: {type(e).__name__}")
 
     return call
 
@@ -66,15 +80,15 @@ class Link:
     def open(self):
         if self.pid != os.getpid():
             self.pid, self.socket = os.getpid(), None
+            s = socket.socket(socket.AF_UNIX)
             try:
-                s = socket.socket(socket.AF_UNIX)
                 s.settimeout(REPLY_SECONDS)
                 s.connect(self.path)
             except OSError:
+                s.close()
                 return False
             self.socket, self.identity = s, self.descriptor(s)
-            hello = {"pid": self.pid, "python": sys.version.split()[0], "arguments": sys.argv[:4] if hasattr(sys, "argv") else []}
-            return self.send({"hello": hello})
+            return self.send({"hello": {}})
         return self.socket is not None
 
     @staticmethod
@@ -91,8 +105,20 @@ class Link:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
             if not wait or self.socket.recv(1):
                 return True
-        except OSError:
-            pass
+        except OSError as e:
+            self.close()
+            if foreign(e):
+                raise
+            return False
+        except BaseException:  # the answer is still to come
+            self.close()
+            raise
+        self.close()
+        return False
+
+    def close(self):
+        if self.socket is None:
+            return
         try:
             if self.descriptor(self.socket) == self.identity:
                 self.socket.close()
@@ -101,7 +127,6 @@ class Link:
         except OSError:
             self.socket.detach()
         self.socket = None
-        return False
 
 
 # Places in the program
@@ -114,17 +139,15 @@ LIBRARIES = tuple(
 
 def own(filename):
     """Reports whether a file is part of the program, and not of a library."""
-    return not (filename.startswith(("<", *LIBRARIES)) or "-packages" + os.sep in filename or filename == __file__)
+    return not (filename.startswith(("<", *LIBRARIES)) or "/site-packages/" in filename or "/dist-packages/" in filename or filename == __file__)
 
 
 def user_frame():
-    """Returns the innermost frame of the program's own files."""
-    f = innermost = sys._getframe(1)
-    while f is not None:
-        if own(f.f_code.co_filename):
-            return f
+    """Returns the innermost frame of the program's own files; None if there is none."""
+    f = sys._getframe(1)
+    while f is not None and not own(f.f_code.co_filename):
         f = f.f_back
-    return innermost
+    return f
 
 
 @guarded
@@ -134,9 +157,11 @@ def happened(what, name="", detail=""):
     if counts[what] > 2000 and counts[what] % 16:
         return
     f = user_frame()
-    place = places.setdefault((what, name, f.f_code.co_filename, f.f_lineno), [0, ""]) if len(places) < 1000 else [0, ""]
-    place[0] += 1 if counts[what] <= 2000 else 16
-    place[1] = detail or place[1]
+    key = (what, name, f.f_code.co_filename, f.f_lineno) if f else (what, name, "", 0)
+    if key in places or len(places) < 1000:
+        place = places.setdefault(key, [0, ""])
+        place[0] += 1 if counts[what] <= 2000 else 16
+        place[1] = detail or place[1]
 
 
 # Steps
@@ -152,6 +177,7 @@ class Marks:
     def step(self, kind, n=1):
         if not self.steps:  # what came before is the start of the program
             self.snapshots = Snapshots()
+            os.environ.setdefault("STEADYFIT_WATCH_PREFIX", sys.prefix)
         self.steps[kind] += n
         if time.monotonic() >= self.next and self.lock.acquire(blocking=False):
             try:
@@ -179,11 +205,23 @@ class Marks:
 
     def report(self):
         """Sends what takes longer to find: containers that grow, and places."""
-        grown = self.snapshots.take(self.steps) if alone() else []
+        if alone():
+            grown = self.snapshots.take(self.steps)
+        else:
+            grown = []
+            miss("containers were not looked for at some steps, since other threads ran")
         self.link.send({"containers": grown, "places": [
             {"what": w, "name": n, "file": f, "line": at, "count": c, "detail": d}
             for (w, n, f, at), (c, d) in sorted(places.items(), key=lambda p: -p[1][0])[:50]
         ], "missed": missed})
+
+    def forked(self):
+        """Begins anew in a child process."""
+        self.link.close()
+        self.link.pid = 0
+        self.lock = threading.Lock()
+        for of_parent in (self.steps, counts, places):
+            of_parent.clear()
 
     @guarded
     def end(self):
@@ -201,6 +239,7 @@ def begin(path):
     marks = Marks(path)
     sys.meta_path.insert(0, Finder())
     atexit.register(marks.end)
+    os.register_at_fork(after_in_child=marks.forked)
     marks.link.open()
 
 
@@ -245,12 +284,10 @@ def alone():
 
 
 def containers():
-    """Returns all lists, dicts, sets and deques."""
-    kinds = [list, dict, set, collections.deque]
-    for t in kinds:
-        kinds += type.__subclasses__(t)
+    """Returns all containers of Python's own types, whose methods run no code of the program."""
+    kinds = {id(t) for t in (list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict)}
     objects = gc.get_objects()
-    return list(itertools.compress(objects, map(set(map(id, kinds)).__contains__, map(id, map(type, objects)))))
+    return list(itertools.compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
 
 
 class Snapshots:
@@ -331,8 +368,10 @@ def size(x, depth=3):
             return sys.getsizeof(x)
         some = [v for v, _ in zip(x.values() if t is dict else x, range(8))]
         return sys.getsizeof(x) + sum(size(v, depth - 1) for v in some) / len(some) * len(x)
-    inner = getattr(x, "__dict__", None) if depth else None
-    return sys.getsizeof(x, 64) + (size(inner, depth - 1) if type(inner) is dict else 0)
+    if t.__module__ == "builtins":
+        return sys.getsizeof(x, 64)
+    inner = vars_of(x) if depth else None
+    return t.__basicsize__ + (size(inner, depth - 1) if type(inner) is dict else 0)
 
 
 # Code that adds to the container before it.
@@ -489,7 +528,7 @@ def called(function, args, kwargs, traces):
             state["shapes"].add(shapes)
             happened("compiled shape", str(function._name), f"argument shapes {', '.join(shapes)}")
     if traces:
-        now = arguments(function, args, kwargs)
+        now = arguments(function, args, kwargs) or {}
         if state["last"]:
             changed = [f"argument {k} was {state['last'][k]}, then {v}" for k, v in now.items() if state["last"].get(k, v) != v]
             happened("retrace", str(function._name), "; ".join(changed))
@@ -498,6 +537,7 @@ def called(function, args, kwargs, traces):
         marks.step("train" if state.get("trains") else "call")
 
 
+@guarded
 def arguments(function, args, kwargs):
     """Describes arguments as far as they decide about a trace."""
     import inspect
@@ -618,10 +658,10 @@ def hook_models(module):
 
 def hook_datasets(module):
     def made(self, args, kwargs):
-        if not depth("keras"):  # fit makes one for each epoch
-            happened("iterator")
+        if not depth("keras"):  # fit makes some
+            happened("dataset")
 
-    after(module.OwnedIterator, "__init__", made)
+    after(module.DatasetV2, "__init__", made)
 
 
 def hook_torch(module):
@@ -629,7 +669,7 @@ def hook_torch(module):
         if not depth("keras"):
             marks.step("train")
 
-    module.register_optimizer_step_post_hook(stepped)
+    module.register_optimizer_step_post_hook(guarded(stepped))
 
 
 HOOKS = {
@@ -637,7 +677,7 @@ HOOKS = {
     "tensorflow.python.framework.func_graph": hook_func_graph,
     "tensorflow.python.framework.ops": hook_graph,
     "tensorflow.python.client.session": hook_session,
-    "tensorflow.python.data.ops.iterator_ops": hook_datasets,
+    "tensorflow.python.data.ops.dataset_ops": hook_datasets,
     "keras.src.optimizers.base_optimizer": hook_optimizer("BaseOptimizer", "apply"),
     "keras.src.backend.tensorflow.trainer": hook_trainer("TensorFlowTrainer"),
     "keras.src.backend.torch.trainer": hook_trainer("TorchTrainer"),

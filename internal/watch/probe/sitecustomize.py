@@ -10,8 +10,8 @@ def _begin():
     sys.path[:] = [p for p in sys.path if os.path.abspath(p) != folder]
     if sys.version_info < (3, 9) or "STEADYFIT_WATCH" not in os.environ:
         return
-    # Interpreters of other environments, which the program may start, stay as they are.
-    if os.environ.setdefault("STEADYFIT_WATCH_PREFIX", sys.prefix) != sys.prefix:
+    # Once a process has had a step, the interpreters of other environments that it starts stay as they are.
+    if os.environ.get("STEADYFIT_WATCH_PREFIX", sys.prefix) != sys.prefix:
         return
     import importlib.util
 
@@ -37,5 +37,5 @@ def _run_own():
 
 _this = sys.modules["sitecustomize"]
 _begin()
-if sys.version_info >= (3, 9):
+if sys.version_info >= (3, 5):
     _run_own()
