@@ -48,7 +48,8 @@ if command -v shellcheck >/dev/null; then
     check shellcheck shellcheck scripts/*.sh internal/lab/bench/*.sh .ci/run
 fi
 if [ -x .runtime/venv/bin/ruff ]; then
-    check ruff .runtime/venv/bin/ruff check --config scripts/ruff.toml scripts internal/watch/probe/probe.py
+    check ruff .runtime/venv/bin/ruff check scripts
+    check 'ruff, probe' .runtime/venv/bin/ruff check --config scripts/ruff.toml internal/watch/probe/probe.py
 fi
 
 if [ "${#failed[@]}" -gt 0 ]; then
