@@ -125,24 +125,12 @@ func (r *recorder) receive(m message) {
 			r.steps[kind] = max(r.steps[kind], n)
 		}
 		r.epochs = max(r.epochs, m.Epochs)
-		if time.Since(r.last) >= time.Second/mostMarks/2 || *m.Mark == "" {
-			r.sample(r.kindOf(*m.Mark))
+		// At the end of the program, what the last step held may be free.
+		if *m.Mark != "" && time.Since(r.last) >= time.Second/mostMarks/2 {
+			r.sample(*m.Mark)
 		}
 	}
 	p.answer()
-}
-
-// kindOf returns the kind of a mark. The last mark of a program has that of the step before it.
-func (r *recorder) kindOf(kind string) string {
-	if kind != "" {
-		return kind
-	}
-	for _, k := range r.kinds() {
-		if r.steps[k] > 0 {
-			return k
-		}
-	}
-	return byTime
 }
 
 // kinds returns the kinds of steps that were seen, in the order in which they are preferred.
