@@ -25,12 +25,17 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	defer l.close()
+	// Before the program starts, since a signal must not be lost.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
+		syscall.SIGUSR2)
+	defer signal.Stop(signals)
 	w, err := start(o, l)
 	if err != nil {
 		return nil, err
 	}
 	w.recorder = newRecorder(o.Samples, w.cmd.Process.Pid)
-	w.watch(ctx, l)
+	w.watch(ctx, l, signals)
 	report := w.report()
 	report.Processes = grown(w.tree.close())
 	report.Exit = exitCode(w.cmd.ProcessState)
@@ -128,11 +133,7 @@ func (p *program) copyOutput(to io.Writer, from *os.File) {
 const graceful = 10 * time.Second
 
 // watch handles what happens until the program ends.
-func (p *program) watch(ctx context.Context, l *listener) {
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
-		syscall.SIGUSR2)
-	defer signal.Stop(signals)
+func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Signal) {
 	ticks := time.NewTicker(sampleEvery)
 	defer ticks.Stop()
 	var within, kill <-chan time.Time
