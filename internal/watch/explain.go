@@ -296,8 +296,11 @@ func (r *recorder) note(out *Report, kind string) {
 	if r.main != nil && len(r.main.Missed) > 0 {
 		out.Notes = append(out.Notes, "The probe could not follow all of the program: "+texts.Some(r.main.Missed))
 	}
+	if len(r.before) > 0 {
+		out.Notes = append(out.Notes, "The steps are those of several processes, one after the other.")
+	}
 	for _, p := range r.peers {
-		if p != r.main && marked(p) > 0 {
+		if p != r.main && marks(p) > 0 && len(r.before) == 0 {
 			out.Notes = append(out.Notes, fmt.Sprintf("Process %d has steps, too; the counts are those of process %d.", p.pid,
 				r.main.pid))
 			break

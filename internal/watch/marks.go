@@ -34,7 +34,8 @@ type message struct {
 	Places     []place
 	Missed     []string
 
-	from *peer
+	from  *peer
+	ended bool // the connection is closed
 }
 
 // container is a list, a dict, a set or a deque of Python that becomes longer.
@@ -64,6 +65,14 @@ type peer struct {
 	pid        int
 	message    // the latest of each field
 }
+
+// answer is what a process does after a mark.
+type answer byte
+
+const (
+	goOn   answer = '\n'
+	search answer = 's' // for containers, first
+)
 
 // listener accepts the connections of the processes of a program.
 type listener struct {
@@ -124,11 +133,9 @@ func (l *listener) read(p *peer) {
 	defer p.connection.Close()
 	lines := bufio.NewScanner(p.connection)
 	lines.Buffer(nil, maxMessage)
-	for lines.Scan() {
-		m := message{from: p}
-		if json.Unmarshal(lines.Bytes(), &m) != nil {
-			return
-		}
+	for m := (message{}); !m.ended; {
+		m = message{from: p}
+		m.ended = !lines.Scan() || json.Unmarshal(lines.Bytes(), &m) != nil
 		select {
 		case l.messages <- m:
 		case <-l.done:
@@ -137,8 +144,8 @@ func (l *listener) read(p *peer) {
 	}
 }
 
-// answer lets a process that waits at a mark go on.
-func (p *peer) answer() { _, _ = p.connection.Write([]byte{'\n'}) } // it may have ended
+// answer answers a process that waits at a mark.
+func (p *peer) answer(a answer) { _, _ = p.connection.Write([]byte{byte(a)}) } // it may have ended
 
 // peerPID returns the process at the other end in the namespace of this process.
 func peerPID(c *net.UnixConn) (pid int) {

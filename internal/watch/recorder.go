@@ -29,9 +29,14 @@ type recorder struct {
 	// left is what the program may still use, and measured the time when it was read.
 	left     memory.Bytes
 	measured time.Time
-	// peers are the processes that sent messages; main is the one with most steps.
-	peers []*peer
-	main  *peer
+	// peers are the processes that sent messages. main is the one with most steps. When it has ended, the next one with
+	// steps follows it; before are the steps until then.
+	peers        []*peer
+	main         *peer
+	before       map[string]int
+	epochsBefore int
+	// first is the memory at the first mark, and searched that when containers were searched for.
+	first, searched memory.Bytes
 	// containers has the first and the last message about each container that grows.
 	containers map[containerKey]*[2]seen
 	samples    *json.Encoder // nil without Options.Samples
@@ -54,9 +59,11 @@ const sampleEvery = 100 * time.Millisecond
 const mostMarks = 20
 
 // sample takes a sample after a step of a kind, or at a moment.
-func (r *recorder) sample(kind string) {
-	var s memory.Sample
-	r.tree.sample(&s)
+func (r *recorder) sample(kind string) { r.record(kind, r.tree.sample()) }
+
+// record adds a sample. A program does not wait for it.
+func (r *recorder) record(kind string, s memory.Sample) {
+	r.tree.scan()
 	if len(r.tree.members) == 0 {
 		return
 	}
@@ -64,8 +71,7 @@ func (r *recorder) sample(kind string) {
 		r.left, r.measured = left(r.tree.roots[0]), s.At
 	}
 	r.last = s.At
-	held := s.Get(total)
-	r.peak = max(r.peak, held.Bytes)
+	r.peak = max(r.peak, s.Get(total).Bytes)
 	if r.main != nil {
 		for _, layer := range slices.Sorted(maps.Keys(r.main.Counts)) {
 			s.Set(layer, memory.Known(memory.Bytes(r.main.Counts[layer])))
@@ -110,27 +116,58 @@ func (r *recorder) receive(m message) {
 		p.Counts = m.Counts
 		r.main = cmp.Or(r.main, p)
 	}
-	if m.Mark == nil {
-		return
+	p.ended = p.ended || m.ended
+	if m.Mark != nil {
+		r.marked(p, m)
 	}
+}
+
+// marked handles a mark, at which a process waits for an answer.
+func (r *recorder) marked(p *peer, m message) {
 	if len(r.steps) == 0 && len(m.Steps) > 0 { // what came before the first step is the start of the program
 		delete(r.series, byTime)
 	}
 	p.Steps, p.Epochs = m.Steps, m.Epochs
-	if r.main == nil || marked(p) > marked(r.main) {
+	switch {
+	case r.main == nil || len(r.main.Steps) == 0:
+		r.main = p
+	case r.main != p && r.main.ended: // the next process of the program counts on
+		r.main = p
+		r.before, r.epochsBefore = maps.Clone(r.steps), r.epochs
+	case marks(p) > marks(r.main) && len(r.before) == 0:
 		r.main = p
 	}
-	if p == r.main {
-		for kind, n := range m.Steps {
-			r.steps[kind] = max(r.steps[kind], n)
-		}
-		r.epochs = max(r.epochs, m.Epochs)
-		// At the end of the program, what the last step held may be free.
-		if *m.Mark != "" && time.Since(r.last) >= time.Second/mostMarks/2 {
-			r.sample(*m.Mark)
-		}
+	if p != r.main {
+		p.answer(goOn)
+		return
 	}
-	p.answer()
+	for kind, n := range m.Steps {
+		r.steps[kind] = max(r.steps[kind], r.before[kind]+n)
+	}
+	r.epochs = max(r.epochs, r.epochsBefore+m.Epochs)
+	// At the end of the program, what the last step held may be free.
+	if *m.Mark == "" || time.Since(r.last) < time.Second/mostMarks/2 {
+		p.answer(r.next(r.tree.sample(), *m.Mark == ""))
+		return
+	}
+	s := r.tree.sample()
+	p.answer(r.next(s, false))
+	r.record(*m.Mark, s)
+}
+
+// next returns the answer at a mark. A search takes time, so containers are searched for again only after growth of half
+// the part of the memory that may be a leak, and at the end if it may be one.
+func (r *recorder) next(s memory.Sample, end bool) answer {
+	held := s.Get(total).Bytes
+	if r.searched == 0 {
+		r.first = held
+	}
+	if from := cmp.Or(r.searched, 1); float64(held-from) >= wholeBudget/2*float64(from) ||
+		end && float64(held-r.first) >= wholeBudget*float64(r.first) {
+		r.searched = held
+		return search
+	}
+	return goOn
 }
 
 // kinds returns the kinds of steps that were seen, in the order in which they are preferred.
@@ -140,7 +177,7 @@ func (r *recorder) kinds() []string {
 	})
 }
 
-func marked(p *peer) (n int) {
+func marks(p *peer) (n int) {
 	for _, steps := range p.Steps {
 		n += steps
 	}

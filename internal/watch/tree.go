@@ -30,7 +30,11 @@ type member struct {
 // scanEvery is the time between two searches for new processes.
 const scanEvery = 500 * time.Millisecond
 
-func newTree(roots ...int) *tree { return &tree{roots: roots, members: map[int]*member{}} }
+func newTree(roots ...int) *tree {
+	t := &tree{roots: roots, members: map[int]*member{}}
+	t.scan()
+	return t
+}
 
 // add makes a process a member, if it exists.
 func (t *tree) add(pid int) {
@@ -46,8 +50,11 @@ func (t *tree) add(pid int) {
 	t.members[pid] = &member{sampler: s, command: strings.Join(words[:min(len(words), 6)], " ")}
 }
 
-// scan finds new descendants.
+// scan finds new descendants, unless it has looked for them just now.
 func (t *tree) scan() {
+	if time.Since(t.scanned) < scanEvery {
+		return
+	}
 	t.scanned = time.Now()
 	for _, pid := range t.roots {
 		t.add(pid)
@@ -83,11 +90,8 @@ const (
 var summed = []memory.Layer{memory.RSS, memory.Anon, memlayer.File, memlayer.Shared, memlayer.Swap, memlayer.Threads}
 
 // sample reads the memory of all members.
-func (t *tree) sample(into *memory.Sample) {
-	if time.Since(t.scanned) > scanEvery {
-		t.scan()
-	}
-	*into = memory.Sample{At: time.Now()}
+func (t *tree) sample() memory.Sample {
+	into := memory.Sample{At: time.Now()}
 	sums := map[memory.Layer]memory.Reading{}
 	for pid, m := range t.members {
 		if err := m.sampler.Sample(0, &m.sample); err != nil {
@@ -110,6 +114,7 @@ func (t *tree) sample(into *memory.Sample) {
 	held.Bytes += sums[memlayer.Shared].Bytes + sums[memlayer.Swap].Bytes
 	into.Set(total, held)
 	into.Set(processes, memory.Known(memory.Bytes(len(t.members))))
+	return into
 }
 
 // held is the memory of a process that counts for a limit.

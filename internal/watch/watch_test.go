@@ -64,7 +64,7 @@ func run(t *testing.T, o Options, command ...string) (*Report, string) {
 	if t.Failed() {
 		t.Logf("%s", log)
 	}
-	t.Logf("%s: %v", r.Headline(), r.Why)
+	t.Logf("%s: %v, %s", r.Headline(), r.Why, r.Layers[0].Text)
 	return r, string(text)
 }
 
@@ -74,7 +74,7 @@ func TestWatchRetracing(t *testing.T) {
 	require.Equal(t, Leak, r.Verdict)
 	assert.Equal(t, "retracing", r.Cause)
 	assert.Equal(t, "training step", r.Unit)
-	assert.Equal(t, 60, r.Steps)
+	assert.Equal(t, 120, r.Steps)
 	assert.Contains(t, r.Why.Evidence, "argument step was")
 	assert.Contains(t, r.Why.Evidence, "a Python int")
 	assert.True(t, strings.HasSuffix(r.Why.Place, "retraces.py:17"), r.Why.Place)
@@ -137,6 +137,16 @@ func TestWatchMarksOfGo(t *testing.T) {
 	assert.Equal(t, "request", r.Unit)
 	assert.InDelta(t, 100, r.Steps, 5) // the last ones may follow the last mark
 	assert.Equal(t, "x", out)
+}
+
+// Processes that follow each other are one program.
+func TestWatchSeveralProcesses(t *testing.T) {
+	t.Setenv("STEADYFIT_TEST_MARKS", "request")
+	r, out := run(t, Options{}, "sh", "-c", `"$0"; "$0"`, os.Args[0])
+	assert.Equal(t, "request", r.Unit)
+	assert.InDelta(t, 200, r.Steps, 10) // the last ones of each may follow its last mark
+	assert.Equal(t, "xx", out)
+	assert.Contains(t, strings.Join(r.Notes, "\n"), "several processes")
 }
 
 // Descriptors of the program are not written to, and a child after fork has a connection of its own.
