@@ -122,6 +122,9 @@ func (r *recorder) counted(out *Report, v memory.Verdict) bool {
 		}
 		place, name, detail := r.place(strings.TrimSuffix(string(rule.count), " count"))
 		evidence := fmt.Sprintf("%.3g %s per %s, %v for each", rate.Estimate, rule.many, out.Unit, memory.Bytes(each))
+		if strings.HasPrefix(evidence, "1 ") {
+			evidence = strings.Replace(evidence, rule.many, rule.one, 1)
+		}
 		if name != "" {
 			evidence += "; " + name
 		}

@@ -16,7 +16,8 @@ import (
 var assets embed.FS
 
 var pageTemplate = uplot.Template(assets, template.FuncMap{
-	"rate": func(r *Report, l Layer) string { return r.rate(l.Slope) },
+	"rate":  func(r *Report, l Layer) string { return r.rate(l.Slope) },
+	"label": label,
 })
 
 // page adds what the template shows to a report.
@@ -28,8 +29,8 @@ type page struct {
 // HTML writes the report as one file that loads nothing.
 func (r *Report) HTML(w io.Writer) error {
 	type line struct {
-		Name   memory.Layer `json:"name"`
-		Values []*int64     `json:"values"`
+		Name   string   `json:"name"`
+		Values []*int64 `json:"values"`
 	}
 	var x []float64
 	var layers, counts []line
@@ -42,6 +43,9 @@ func (r *Report) HTML(w io.Writer) error {
 		x = append(x, at)
 		for _, v := range s.Values {
 			list := &layers
+			if v.Layer == memory.Anon && len(r.Shown()) == 1 {
+				continue // it is all of the memory
+			}
 			if !shown(v.Layer) {
 				if !counted(v.Layer) {
 					continue
@@ -49,11 +53,11 @@ func (r *Report) HTML(w io.Writer) error {
 				list = &counts
 			}
 			k := 0
-			for k < len(*list) && (*list)[k].Name != v.Layer {
+			for k < len(*list) && (*list)[k].Name != label(v.Layer) {
 				k++
 			}
 			if k == len(*list) {
-				*list = append(*list, line{Name: v.Layer, Values: make([]*int64, len(samples))})
+				*list = append(*list, line{Name: label(v.Layer), Values: make([]*int64, len(samples))})
 			}
 			if v.Reading.OK {
 				n := int64(v.Reading.Bytes)

@@ -78,22 +78,20 @@ func (r *recorder) record(kind string, s memory.Sample) {
 		}
 	}
 	s.Step = r.steps[kind]
-	series := r.series[kind]
-	if series == nil {
-		series = &memory.Series{}
-		r.series[kind] = series
+	if r.series[kind] == nil {
+		r.series[kind] = &memory.Series{}
 	}
-	series.Append(&s)
-	if kind != byTime && r.series[byTime] != nil {
-		s.Step = 0
-		r.series[byTime].Append(&s)
-	}
+	r.series[kind].Append(&s)
 	if r.samples != nil && r.err == nil {
 		r.err = r.samples.Encode(struct {
 			Kind   string        `json:"kind"`
 			Epochs int           `json:"epochs"`
 			Sample memory.Sample `json:"sample"`
 		}{kind, r.epochs, s})
+	}
+	if kind != byTime && r.series[byTime] != nil {
+		s.Step = 0
+		r.series[byTime].Append(&s)
 	}
 }
 

@@ -20,6 +20,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 	}
 	out.WriteString(r.Headline() + "\n")
+	line("reason", r.Reason())
 	if r.Why != nil {
 		line("cause", r.Cause)
 		line("evidence", r.Why.Evidence)
@@ -29,10 +30,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.Verdict == Leak {
 		line("growth", r.Growth())
 	}
-	for i, l := range r.Layers {
-		if i > 0 && l.End > 0 && l.End < r.Layers[0].End { // it is not all of the memory
-			line("layer", fmt.Sprintf("%s: %s", l.Name, l.Text))
-		}
+	for _, l := range r.Shown()[1:] {
+		line("layer", fmt.Sprintf("%s: %s", label(l.Name), l.Text))
 	}
 	if len(r.Processes) > 1 {
 		for _, p := range r.Processes {
@@ -52,6 +51,28 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
+// Shown returns the layers to show: the whole memory, and its parts if it has several.
+func (r *Report) Shown() []Layer {
+	out := r.Layers[:1]
+	for _, l := range r.Layers[1:] {
+		if l.End > 0 && l.End < r.Layers[0].End {
+			out = append(out[:len(out):len(out)], l)
+		}
+	}
+	return out
+}
+
+// label names a layer for readers.
+func label(l memory.Layer) string {
+	switch l {
+	case memory.Anon:
+		return "anonymous memory"
+	case memlayer.File:
+		return "mapped files"
+	}
+	return string(l)
+}
+
 // Headline is the answer in a sentence.
 func (r *Report) Headline() string {
 	switch r.Verdict {
@@ -60,7 +81,15 @@ func (r *Report) Headline() string {
 	case Level:
 		return fmt.Sprintf("The memory is level: %s.", r.rate(r.Slope))
 	}
-	return fmt.Sprintf("It is not decided whether the memory grows: %s.", r.Layers[0].Text)
+	return "It is not decided whether the memory grows."
+}
+
+// Reason says why there is no verdict.
+func (r *Report) Reason() string {
+	if r.Verdict != Undecided || len(r.Layers) == 0 {
+		return ""
+	}
+	return strings.TrimPrefix(r.Layers[0].Text, "inconclusive: ")
 }
 
 // rate formats a slope per unit.

@@ -7,7 +7,7 @@ the wrappers count, and an error in the probe is reported and never raised.
 
 At a mark, the probe writes a line of JSON to a Unix socket and waits for one byte, while the other side reads the memory
 of the process. Marks are at least 50 ms apart. After the first ones, they come less often if they take more than 1% of
-the time, but at least twice a second. The byte asks for containers that grow if the memory has grown: finding them takes
+the time, but at least five times a second. The byte asks for containers that grow if the memory has grown: finding them takes
 about 0.1 s in a program with TensorFlow.
 """
 
@@ -29,6 +29,7 @@ import threading
 import time
 
 MARK_SECONDS = 0.05  # between two marks
+RARELY = 0.2  # seconds between two marks, at most
 MARKS = 64  # that may come as often, whatever they take, so that short programs have enough
 SHARE = 0.01  # of the program's time that later marks, and snapshots, may take
 SNAPSHOTS = 5  # that may take any time, too
@@ -197,7 +198,7 @@ class Marks:
             end = time.monotonic()
             self.made += 1
             if self.made > MARKS:
-                self.next = max(self.next, end + min((end - begin) / SHARE, 0.5))
+                self.next = max(self.next, end + min((end - begin) / SHARE, RARELY))
             if answer == SEARCH:
                 self.report(self.snapshots.due(end))
 
