@@ -2,6 +2,7 @@ package watch
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -24,7 +25,8 @@ type member struct {
 	sampler *memory.Sampler
 	sample  memory.Sample
 	command string
-	first   memory.Bytes
+	first   memory.Bytes // its memory in the first and in the last sample
+	last    memory.Bytes
 }
 
 // scanEvery is the time between two searches for new processes.
@@ -56,20 +58,22 @@ func (t *tree) scan() {
 		return
 	}
 	t.scanned = time.Now()
-	for _, pid := range t.roots {
-		t.add(pid)
-	}
 	parents := map[int]int{}
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		// The fields after the command, which is in parentheses, are the state and the parent.
 		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-		if err != nil || len(fields) < 2 {
+		if err != nil || len(fields) < 2 || fields[0][0] == 'Z' {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		parents[pid], _ = strconv.Atoi(string(fields[1]))
+	}
+	for _, pid := range t.roots {
+		if _, runs := parents[pid]; runs {
+			t.add(pid)
+		}
 	}
 	for pid := range parents {
 		for p, known := parents[pid]; known; p, known = parents[p] {
@@ -94,13 +98,12 @@ func (t *tree) sample() memory.Sample {
 	into := memory.Sample{At: time.Now()}
 	sums := map[memory.Layer]memory.Reading{}
 	for pid, m := range t.members {
-		if err := m.sampler.Sample(0, &m.sample); err != nil {
+		if err := m.sampler.Sample(0, &m.sample); err != nil || !m.sample.Get(memory.RSS).OK { // it has ended
 			t.remove(pid)
 			continue
 		}
-		if m.first == 0 {
-			m.first = m.held()
-		}
+		m.last = m.held()
+		m.first = cmp.Or(m.first, m.last)
 		for _, layer := range summed {
 			if r := m.sample.Get(layer); r.OK {
 				sums[layer] = memory.Known(sums[layer].Bytes + r.Bytes)
@@ -133,7 +136,7 @@ func (t *tree) remove(pid int) {
 }
 
 func (m *member) process(pid int) Process {
-	return Process{PID: pid, Command: m.command, First: m.first, Last: m.held()}
+	return Process{PID: pid, Command: m.command, First: m.first, Last: m.last}
 }
 
 // close closes the files, and returns the processes.

@@ -177,6 +177,12 @@ class Marks:
         self.link, self.lock = Link(path), threading.Lock()
         self.steps, self.epochs = collections.Counter(), 0
         self.next, self.made, self.snapshots = 0.0, 0, Snapshots()
+        self.only = None  # the kind of step that has marks; None means each
+
+    def own(self, kind):
+        """Ends a step of a kind that the program defines. Other steps are counted, and have no marks."""
+        self.only = kind
+        self.step(kind)
 
     @guarded
     def step(self, kind, n=1):
@@ -184,7 +190,7 @@ class Marks:
             self.snapshots = Snapshots()
             os.environ.setdefault("STEADYFIT_WATCH_PREFIX", sys.prefix)
         self.steps[kind] += n
-        if time.monotonic() >= self.next and self.lock.acquire(blocking=False):
+        if self.only in (None, kind) and time.monotonic() >= self.next and self.lock.acquire(blocking=False):
             try:
                 self.mark(kind)
             finally:

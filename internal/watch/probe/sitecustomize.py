@@ -18,6 +18,7 @@ def _begin():
     try:
         spec = importlib.util.spec_from_file_location("_steadyfit_probe", os.path.join(folder, "probe.py"))
         module = importlib.util.module_from_spec(spec)
+        sys.modules["_steadyfit_probe"] = module
         spec.loader.exec_module(module)
         module.begin(os.environ["STEADYFIT_WATCH"])
     except Exception as e:  # the program runs as it does without the probe
