@@ -26,6 +26,9 @@ const (
 	retainedBudget = 0.1
 )
 
+// leastMinutes is the time in which a program without steps may still start.
+const leastMinutes = 5
+
 // judgedLayers are the layers whose growth is a leak.
 var judgedLayers = []memory.Layer{total, memory.Anon, memlayer.Shared, memlayer.Swap}
 
@@ -71,6 +74,10 @@ func (r *recorder) report() *Report {
 		out.GoneSeconds = float64(out.Left) / float64(out.PerHour) * 3600
 	}
 	r.explain(out, kind, whole)
+	if kind == byTime && out.Verdict == Level && whole.Slope.Low > float64(minuteBudget) && whole.To-whole.From < leastMinutes {
+		out.Verdict, out.Layers[0].Text = Undecided, "the growth may be that of the start; watch it for 5 minutes or longer"
+		out.Notes = nil
+	}
 	if out.Verdict == Level {
 		for i := range out.Layers {
 			if out.Layers[i].Verdict != Level {

@@ -257,3 +257,19 @@ func TestWatchEven(t *testing.T) {
 	v := even(&s, "train").Judge(memory.Criteria{Layer: total, Budget: stepBudget})
 	assert.Equal(t, Level, verdict(v), v.String())
 }
+
+// Memory that grows during a few seconds is not called level.
+func TestWatchShortGrowth(t *testing.T) {
+	r := newRecorder(nil, os.Getpid())
+	defer r.tree.close()
+	r.series[byTime] = &memory.Series{}
+	began := time.Now()
+	for i := range 60 {
+		s := memory.Sample{At: began.Add(time.Duration(i) * 100 * time.Millisecond)}
+		s.Set(total, memory.Known(memory.GiB+memory.Bytes(i)*50*memory.KiB))
+		r.series[byTime].Append(&s)
+	}
+	report := r.report()
+	assert.Equal(t, Undecided, report.Verdict)
+	assert.Contains(t, report.Reason(), "5 minutes")
+}
