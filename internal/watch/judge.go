@@ -38,18 +38,7 @@ func (r *recorder) report() *Report {
 	series = even(series, kind)
 	out := &Report{Unit: unit(kind), Steps: r.steps[kind], Epochs: r.epochs, Samples: series.Total(), Peak: r.peak,
 		Seconds: time.Since(r.began).Seconds(), series: series}
-	criteria := memory.Criteria{Layer: total, PerMinute: kind == byTime}
-	if kind == "train" || kind == "test" || kind == "predict" {
-		criteria.Budget = stepBudget
-	}
-	if samples := series.Samples(); len(samples) > 0 {
-		first, last := samples[0], samples[len(samples)-1]
-		span := float64(last.Step - first.Step)
-		if kind == byTime {
-			criteria.Budget, span = minuteBudget, last.At.Sub(first.At).Minutes()
-		}
-		criteria.Budget = max(criteria.Budget, memory.Bytes(wholeBudget*float64(last.Get(total).Bytes)/max(span, 1e-3)))
-	}
+	criteria := criteria(series, kind)
 	whole := judge(series, criteria)
 	out.Verdict, out.Slope, out.From = verdict(whole), whole.Slope, whole.From
 	for _, layer := range judgedLayers {
@@ -74,10 +63,7 @@ func (r *recorder) report() *Report {
 		out.GoneSeconds = float64(out.Left) / float64(out.PerHour) * 3600
 	}
 	r.explain(out, kind, whole)
-	if kind == byTime && out.Verdict == Level && whole.Slope.Low > float64(minuteBudget) && whole.To-whole.From < leastMinutes {
-		out.Verdict, out.Layers[0].Text = Undecided, "the growth may be that of the start; watch it for 5 minutes or longer"
-		out.Notes = nil
-	}
+	out.starting(whole)
 	if out.Verdict == Level {
 		for i := range out.Layers {
 			if out.Layers[i].Verdict != Level {
@@ -86,6 +72,31 @@ func (r *recorder) report() *Report {
 		}
 	}
 	return out
+}
+
+// criteria returns how the memory of a series is judged.
+func criteria(series *memory.Series, kind string) memory.Criteria {
+	c := memory.Criteria{Layer: total, PerMinute: kind == byTime}
+	if kind == "train" || kind == "test" || kind == "predict" {
+		c.Budget = stepBudget
+	}
+	if samples := series.Samples(); len(samples) > 0 {
+		first, last := samples[0], samples[len(samples)-1]
+		span := float64(last.Step - first.Step)
+		if kind == byTime {
+			c.Budget, span = minuteBudget, last.At.Sub(first.At).Minutes()
+		}
+		c.Budget = max(c.Budget, memory.Bytes(wholeBudget*float64(last.Get(total).Bytes)/max(span, 1e-3)))
+	}
+	return c
+}
+
+// starting makes the verdict undecided if a program without steps grew, and may still start.
+func (r *Report) starting(v memory.Verdict) {
+	if r.Unit == perMinute && r.Verdict == Level && v.Slope.Low > float64(minuteBudget) && v.To-v.From < leastMinutes {
+		r.Verdict, r.Notes = Undecided, nil
+		r.Layers[0].Text = "the growth may be that of the start; watch it for 5 minutes or longer"
+	}
 }
 
 // judge judges a layer. Growth that the budget does not decide is level if it is within the usual variation.

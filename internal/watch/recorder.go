@@ -153,8 +153,8 @@ func (r *recorder) marked(p *peer, m message) {
 	r.record(*m.Mark, s)
 }
 
-// next returns the answer at a mark. A search takes time, so containers are searched for again only after growth of half
-// the part of the memory that may be a leak, and at the end if it may be one.
+// next returns the answer at a mark. A search takes time, so containers are searched for again only after the memory
+// has grown by half of what may be a leak, and at the end if it has grown by all of that.
 func (r *recorder) next(s memory.Sample, end bool) answer {
 	held := s.Get(total).Bytes
 	if r.searched == 0 {
