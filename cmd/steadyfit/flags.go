@@ -76,6 +76,7 @@ func newSettings() *settings {
 	s.Checkpoints.EveryEpochs = 1
 	s.Autotune.Mode, s.Supervise, s.CacheFeatures = train.On, train.ForBudget, train.Auto
 	s.Budget.Layer, s.Reset.Depth = memory.RSS, contract.ResetNone
+	s.watching.pairs = 3
 	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed = []string{matrix.Go}, "out/matrix", 1, 1
 	return s
 }
@@ -216,6 +217,9 @@ func (s *settings) measurementFlags() []flag {
 			newValue("regexp", "", s.setMark)},
 		{"pid", "watch", "watch a process that runs already", "", newCount(&s.watching.pid, 1)},
 		{"name", "watch", "watch the processes of a program or a Python script that runs already", "", &s.watching.name},
+		{"remedies", "watch", "remedies to try: auto (what the cause suggests), all, or a list, as in jemalloc,collect", "",
+			newValue("auto|all|LIST", "", s.setRemedies)},
+		{"pairs", "watch", "runs with each remedy, each with a run without", "", newRange(&s.watching.pairs, 2, 1000)},
 		{"cgroup", "watch", "watch the processes of a control group, such as that of a container", "", &s.watching.group},
 		{"within", "tune", "maximum duration of the search", "", newDuration(&s.within, time.Second)},
 		{"workloads", "matrix", "workloads to run, or all (default: all, or user with --model)",

@@ -24,6 +24,8 @@ type watching struct {
 	name, group   string
 	mark          *regexp.Regexp
 	failOn        *watch.Rule
+	remedies      string
+	pairs         int
 	out           string
 }
 
@@ -41,9 +43,13 @@ time, or by lines of their output with --mark. Go programs call memory.Mark.
 The output, the signals and the exit code of the program pass through; the answer is
 on standard error, and with --json it is the last thing on standard output.
 
+With --remedies, the program runs again without and with changes from outside, such as
+another allocator or gc.collect() after each epoch, and the answer says which help.
+
 With --pid, --name or --cgroup, watch observes processes that run already, by time.`,
 		Example: `  steadyfit watch -- python train.py
   steadyfit watch --within 10m --out out/watch -- python train.py
+  steadyfit watch --remedies auto -- python train.py
   steadyfit watch --fail-on leak -- python -m pytest tests/test_training.py
   steadyfit watch --pid 4711 --within 2m`,
 		RunE: s.watch,
@@ -57,6 +63,9 @@ func (s *settings) watch(cmd *cobra.Command, args []string) error {
 	attached := w.pid != 0 || w.name != "" || w.group != ""
 	if attached == (len(args) > 0) {
 		return usagef("watch needs a command after --, or one of --pid, --name and --cgroup")
+	}
+	if attached && w.remedies != "" {
+		return usagef("--remedies needs a command after --, since the program runs several times")
 	}
 	stderr := cmd.ErrOrStderr()
 	o := watch.Options{Command: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Mark: w.mark,
@@ -93,7 +102,25 @@ func (s *settings) watch(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		notice(stderr, "warning", err)
 	}
+	if err := r.WriteText(stderr); err != nil {
+		return err
+	}
+	if w.remedies != "" && cmd.Context().Err() == nil {
+		if err := w.try(cmd, r, o); err != nil {
+			return err
+		}
+	}
 	return s.answer(cmd.OutOrStdout(), stderr, r)
+}
+
+// try tries remedies, and prints what they did.
+func (w *watching) try(cmd *cobra.Command, r *watch.Report, o watch.Options) error {
+	stderr := cmd.ErrOrStderr()
+	err := r.Try(cmd.Context(), o, w.remedies, w.pairs, func(text string) { notice(stderr, "remedies", text) })
+	if err != nil {
+		notice(stderr, "warning", err)
+	}
+	return r.WriteRemedies(stderr)
 }
 
 func (w *watching) attach(cmd *cobra.Command, o watch.Options) (r *watch.Report, err error) {
@@ -110,12 +137,9 @@ func (w *watching) attach(cmd *cobra.Command, o watch.Options) (r *watch.Report,
 	return watch.Attach(cmd.Context(), pids, o)
 }
 
-// answer prints a report, and returns the exit code of the program or of a rule.
+// answer writes the page and the JSON of a report, and returns the exit code of the program or of a rule.
 func (s *settings) answer(stdout, stderr io.Writer, r *watch.Report) error {
 	w := &s.watching
-	if err := r.WriteText(stderr); err != nil {
-		return err
-	}
 	if w.out != "" {
 		if err := writePage(stderr, filepath.Join(w.out, "watch.html"), r.HTML); err != nil {
 			return err
@@ -140,6 +164,11 @@ func (s *settings) answer(stdout, stderr io.Writer, r *watch.Report) error {
 func (s *settings) setWatchRule(text string) error {
 	rule, err := watch.ParseRule(text)
 	s.watching.failOn = &rule
+	return err
+}
+
+func (s *settings) setRemedies(text string) (err error) {
+	s.watching.remedies, err = watch.ParseRemedies(text)
 	return err
 }
 

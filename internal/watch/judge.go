@@ -37,7 +37,7 @@ func (r *recorder) report() *Report {
 	kind, series := r.chosen()
 	series = even(series, kind)
 	out := &Report{Unit: unit(kind), Steps: r.steps[kind], Epochs: r.epochs, Samples: series.Total(), Peak: r.peak,
-		Seconds: time.Since(r.began).Seconds(), series: series}
+		Seconds: time.Since(r.began).Seconds(), kind: kind, series: series}
 	criteria := criteria(series, kind)
 	whole := judge(series, criteria)
 	out.Verdict, out.Slope, out.From = verdict(whole), whole.Slope, whole.From

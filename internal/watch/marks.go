@@ -21,6 +21,9 @@ var sitecustomize []byte
 //go:embed probe/probe.py
 var probe []byte
 
+//go:embed probe/remedies.py
+var remedies []byte
+
 // message is a line from a probe or from memory.Mark. A mark expects one byte as its answer.
 type message struct {
 	Hello *struct{}
@@ -93,7 +96,8 @@ func listen() (_ *listener, err error) {
 			_ = os.RemoveAll(l.dir) // err is the error to report
 		}
 	}()
-	for name, text := range map[string][]byte{"sitecustomize.py": sitecustomize, "probe.py": probe} {
+	files := map[string][]byte{"sitecustomize.py": sitecustomize, "probe.py": probe, "remedies.py": remedies}
+	for name, text := range files {
 		if err = os.WriteFile(filepath.Join(l.dir, name), text, 0o600); err != nil {
 			return nil, err
 		}

@@ -40,6 +40,7 @@ type recorder struct {
 	// containers has the first and the last message about each container that grows.
 	containers map[containerKey]*[2]seen
 	samples    *json.Encoder // nil without Options.Samples
+	all        bool          // whether each mark has a sample
 	err        error         // of writing a sample
 }
 
@@ -144,7 +145,7 @@ func (r *recorder) marked(p *peer, m message) {
 	}
 	r.epochs = max(r.epochs, r.epochsBefore+m.Epochs)
 	// At the end of the program, what the last step held may be free.
-	if *m.Mark == "" || time.Since(r.last) < time.Second/mostMarks/2 {
+	if *m.Mark == "" || !r.all && time.Since(r.last) < time.Second/mostMarks/2 {
 		p.answer(r.next(r.tree.sample(), *m.Mark == ""))
 		return
 	}

@@ -35,6 +35,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	w.recorder = newRecorder(o.Samples, w.cmd.Process.Pid)
+	w.all = o.arm != nil
 	w.watch(ctx, l, signals)
 	report := w.report()
 	report.Processes = grown(w.tree.close())
@@ -61,8 +62,8 @@ func start(o Options, l *listener) (*program, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
 	p := &program{o: o, marks: make(chan struct{}, 1024), exited: make(chan struct{})}
-	p.cmd = &exec.Cmd{Path: path, Args: o.Command, Env: l.environment(), Stdin: o.Stdin, Stdout: o.Stdout,
-		Stderr: o.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: !isTerminal(o.Stdin)}}
+	p.cmd = &exec.Cmd{Path: path, Args: o.Command, Env: append(l.environment(), o.arm.environment()...),
+		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: !isTerminal(o.Stdin)}}
 	var copied sync.WaitGroup
 	var pipes []io.Closer
 	if o.Mark != nil {
@@ -151,11 +152,18 @@ func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Sign
 	for {
 		select {
 		case m := <-l.messages:
-			p.receive(m)
+			if p.receive(m); p.enough() {
+				end(enoughSteps)
+			}
 		case <-p.marks:
 			p.recorder.mark()
 		case <-ticks.C:
-			if p.tick(); p.sure() {
+			p.tick()
+			p.verify()
+			switch {
+			case p.enough():
+				end(enoughSteps)
+			case p.sure():
 				end("the verdict is sure")
 			}
 		case <-within:
@@ -239,6 +247,7 @@ func exitCode(s *os.ProcessState) int {
 func (p *program) report() *Report {
 	r := p.recorder.report()
 	r.Command, r.Ended, r.Exit = p.o.Command, p.ended, -1
+	r.python, r.acted = p.injected()
 	return r
 }
 

@@ -43,6 +43,8 @@ type Options struct {
 	Report func(*Report)
 	// Samples receives the samples as JSON lines. Nil means none.
 	Samples io.Writer
+
+	arm *arm // of a trial
 }
 
 // ErrNotFound means that the program to run does not exist.
@@ -90,13 +92,19 @@ type Report struct {
 	// Excluded are causes that were looked for and not found.
 	Excluded []string `json:"excluded,omitempty"`
 	Notes    []string `json:"notes,omitempty"`
+	// Trials are the remedies that Try tried, best first, and Advice what follows from them.
+	Trials []*Trial `json:"remedies,omitempty"`
+	Advice string   `json:"advice,omitempty"`
 	// Exit is the exit code of the program; 128 plus the number of a signal that ended it. It is -1 while it runs.
 	Exit int `json:"exit_code"`
 	// Ended is why watch ended the program; empty if it ended by itself.
 	Ended string `json:"ended,omitempty"`
 
+	kind   string
 	series *memory.Series
 	to     float64 // the end of the judged part
+	python bool    // whether a process has the probe of Python
+	acted  int     // how often probe/remedies.py made its change
 }
 
 // Layer is the verdict on a layer of memory.

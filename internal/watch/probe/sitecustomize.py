@@ -15,12 +15,18 @@ def _begin():
         return
     import importlib.util
 
-    try:
-        spec = importlib.util.spec_from_file_location("_steadyfit_probe", os.path.join(folder, "probe.py"))
+    def load(name):
+        spec = importlib.util.spec_from_file_location("_steadyfit_" + name, os.path.join(folder, name + ".py"))
         module = importlib.util.module_from_spec(spec)
-        sys.modules["_steadyfit_probe"] = module
+        sys.modules[spec.name] = module
         spec.loader.exec_module(module)
-        module.begin(os.environ["STEADYFIT_WATCH"])
+        return module
+
+    try:
+        probe = load("probe")
+        if "STEADYFIT_WATCH_TRIAL" in os.environ:
+            load("remedies").begin(probe, *os.environ["STEADYFIT_WATCH_TRIAL"].split())
+        probe.begin(os.environ["STEADYFIT_WATCH"])
     except Exception as e:  # the program runs as it does without the probe
         sys.stderr.write("steadyfit watch: the probe does not start: %r\n" % e)
 
