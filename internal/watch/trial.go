@@ -301,7 +301,7 @@ func (t *Trial) Ratio(r memory.Interval) string {
 	if r == (memory.Interval{}) {
 		return ""
 	}
-	return fmt.Sprintf("%.2f [%.2f, %.2f]", r.Estimate, r.Low, r.High)
+	return fmt.Sprintf("%s [%s, %s]", stats.Decimal(r.Estimate, 2), stats.Decimal(r.Low, 2), stats.Decimal(r.High, 2))
 }
 
 // WriteRemedies writes the trials for a terminal.
