@@ -368,6 +368,8 @@ func (s *settings) outputFlags() []flag {
 			newValue("rule", "", s.setWatchRule)},
 		{"fail-on", "matrix", "exit with 6 if a rule holds: slope>64KiB/epoch, peak>1GiB, level>500MiB or leak", "",
 			newValue("rule", "", s.setRule)},
+		{"baseline", "watch", "file with the --json of an earlier run; exit with 6 if slope or peak are above it", "",
+			&s.watching.baseline},
 		{"baseline", "matrix", "matrix.json of an earlier run that --fail-on compares with", "", &s.baseline},
 	}
 }

@@ -24,6 +24,8 @@ type watching struct {
 	name, group   string
 	mark          *regexp.Regexp
 	failOn        *watch.Rule
+	baseline      string
+	earlier       *watch.Report // the content of baseline
 	remedies      string
 	pairs         int
 	out           string
@@ -66,6 +68,12 @@ func (s *settings) watch(cmd *cobra.Command, args []string) error {
 	}
 	if attached && w.remedies != "" {
 		return usagef("--remedies needs a command after --, since the program runs several times")
+	}
+	if w.baseline != "" {
+		var err error
+		if w.earlier, err = watch.ReadReport(w.baseline); err != nil {
+			return unusable(fmt.Errorf("--baseline: %w", err))
+		}
 	}
 	stderr := cmd.ErrOrStderr()
 	o := watch.Options{Command: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Mark: w.mark,
@@ -140,6 +148,13 @@ func (w *watching) attach(cmd *cobra.Command, o watch.Options) (r *watch.Report,
 // answer writes the page and the JSON of a report, and returns the exit code of the program or of a rule.
 func (s *settings) answer(stdout, stderr io.Writer, r *watch.Report) error {
 	w := &s.watching
+	var worse error
+	if w.earlier != nil {
+		if r.Baseline, worse = r.Compare(w.earlier); worse != nil && !errors.Is(worse, watch.ErrWorse) {
+			return unusable(fmt.Errorf("--baseline %s: %w", w.baseline, worse))
+		}
+		notice(stderr, "baseline", r.Baseline)
+	}
 	if w.out != "" {
 		if err := writePage(stderr, filepath.Join(w.out, "watch.html"), r.HTML); err != nil {
 			return err
@@ -154,6 +169,9 @@ func (s *settings) answer(stdout, stderr io.Writer, r *watch.Report) error {
 		if err := w.failOn.Check(r); err != nil {
 			return &coded{exitCheck, fmt.Errorf("--fail-on: %w", err)}
 		}
+	}
+	if worse != nil {
+		return &coded{exitCheck, fmt.Errorf("--baseline %s: %w", w.baseline, worse)}
 	}
 	if r.Exit > 0 && r.Ended == "" {
 		return &coded{r.Exit, nil}

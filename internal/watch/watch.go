@@ -95,6 +95,8 @@ type Report struct {
 	// Trials are the remedies that Try tried, best first, and Advice what follows from them.
 	Trials []*Trial `json:"remedies,omitempty"`
 	Advice string   `json:"advice,omitempty"`
+	// Baseline says how the report compares with an earlier one.
+	Baseline string `json:"baseline,omitempty"`
 	// Exit is the exit code of the program; 128 plus the number of a signal that ended it. It is -1 while it runs.
 	Exit int `json:"exit_code"`
 	// Ended is why watch ended the program; empty if it ended by itself.

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -272,4 +273,28 @@ func TestWatchShortGrowth(t *testing.T) {
 	report := r.report()
 	assert.Equal(t, Undecided, report.Verdict)
 	assert.Contains(t, report.Reason(), "5 minutes")
+}
+
+func TestWatchBaseline(t *testing.T) {
+	report := func(verdict string, slope float64, steps int, peak memory.Bytes) *Report {
+		return &Report{Unit: "training step", Verdict: verdict, Steps: steps, Peak: peak,
+			Slope: memory.Interval{Estimate: slope, Low: slope - 10, High: slope + 10}}
+	}
+	earlier := report(Leak, 1000, 100, memory.GiB)
+	for _, c := range []struct {
+		of    *Report
+		worse bool
+		text  string
+	}{
+		{report(Leak, 1015, 100, memory.GiB), false, "the slope of"},
+		{report(Leak, 1021, 100, memory.GiB), true, " is above the earlier "},
+		{report(Level, 1021, 100, memory.GiB), false, "is not above"},
+		{report(Leak, 10, 105, memory.GiB+40*memory.MiB), false, "the peak of 1.0 GiB is not above"},
+		{report(Leak, 10, 95, memory.GiB+60*memory.MiB), true, "the peak of 1.1 GiB is above"},
+		{report(Leak, 10, 200, 2*memory.GiB), false, "not compared"},
+	} {
+		text, err := c.of.Compare(earlier)
+		assert.Equal(t, c.worse, errors.Is(err, ErrWorse), text)
+		assert.Contains(t, text, c.text)
+	}
 }
