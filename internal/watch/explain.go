@@ -67,6 +67,9 @@ func (r *recorder) explain(out *Report, kind string, v memory.Verdict) {
 	defer r.note(out, kind)
 	rise, slight := v.Level-v.Start, slightGrowth*float64(v.Level)/max(v.To-v.From, 1e-9)
 	switch {
+	case out.Verdict == Undecided && v.Slope.Low > float64(v.Budget) && r.kept(out, kind, v.Slope.Estimate, true):
+		// The curve alone does not tell a container that grows from a pool that fills up.
+		out.Verdict, out.Layers[0].Verdict = Leak, Leak
 	case out.Verdict == Undecided && v.NoiseFloor > 0 && v.Slope.High < slight:
 		out.slight(v)
 	case out.Verdict == Leak:
@@ -121,10 +124,7 @@ func (r *recorder) counted(out *Report, v memory.Verdict) bool {
 			continue
 		}
 		place, name, detail := r.place(strings.TrimSuffix(string(rule.count), " count"))
-		evidence := fmt.Sprintf("%.3g %s per %s, %v for each", rate.Estimate, rule.many, out.Unit, memory.Bytes(each))
-		if strings.HasPrefix(evidence, "1 ") {
-			evidence = strings.Replace(evidence, rule.many, rule.one, 1)
-		}
+		evidence := fmt.Sprintf("%s, %v for each", rule.often(rate.Estimate, out.Unit), memory.Bytes(each))
 		if name != "" {
 			evidence += "; " + name
 		}
@@ -135,6 +135,17 @@ func (r *recorder) counted(out *Report, v memory.Verdict) bool {
 		return true
 	}
 	return false
+}
+
+// often says how often something happens.
+func (r rule) often(rate float64, unit string) string {
+	switch {
+	case rate < 0.5:
+		return fmt.Sprintf("1 %s in %.0f %ss", r.one, 1/rate, unit)
+	case rate < 1.005:
+		return fmt.Sprintf("%.3g %s per %s", rate, r.one, unit)
+	}
+	return fmt.Sprintf("%.3g %s per %s", rate, r.many, unit)
 }
 
 // attribute names the part of the memory that grows, if no count explains it.

@@ -93,6 +93,16 @@ func TestWatchContainer(t *testing.T) {
 	assert.Equal(t, 16, r.Epochs)
 }
 
+// At the end of a program, its main module has no file any more.
+func TestWatchEnd(t *testing.T) {
+	r, _ := run(t, Options{}, python(t), "testdata/keeps.py")
+	require.Equal(t, Leak, r.Verdict)
+	assert.Equal(t, "objects kept in a list in Python", r.Cause)
+	assert.Equal(t, "round", r.Unit)
+	assert.Equal(t, "kept", r.Why.Variable)
+	assert.True(t, strings.HasSuffix(r.Why.Place, "keeps.py:7"), r.Why.Place)
+}
+
 //lane:skip race (the time goes to Python)
 func TestWatchModels(t *testing.T) {
 	r, _ := run(t, Options{}, python(t), "testdata/rebuilds.py")

@@ -42,6 +42,7 @@ counts = collections.Counter()
 places = {}  # by (what is counted, name, file, line): [count, detail]
 missed = []
 local = threading.local()
+main = [""]  # the file of the program
 
 
 def miss(text):
@@ -189,6 +190,7 @@ class Marks:
         if not self.steps:  # what came before is the start of the program
             self.snapshots = Snapshots()
             os.environ.setdefault("STEADYFIT_WATCH_PREFIX", sys.prefix)
+            main[0] = file_of(sys.modules["__main__"])
         self.steps[kind] += n
         if self.only in (None, kind) and time.monotonic() >= self.next and self.lock.acquire(blocking=False):
             try:
@@ -432,7 +434,7 @@ class Name:
         if name is None:
             return None
         if "__name__" in d and "__spec__" in d and sys.modules.get(d["__name__"]) is not None:
-            return self.with_line(name, d.get("__file__") or "")
+            return self.with_line(name, file_of(sys.modules[d["__name__"]]))
         for h in self.holders(d):
             if isinstance(h, type):
                 return self.attribute(h, name)
@@ -441,8 +443,7 @@ class Name:
         return None
 
     def attribute(self, owner, name):
-        module = sys.modules.get(owner.__module__)
-        found, file, line = self.with_line(name, getattr(module, "__file__", None) or "")
+        found, file, line = self.with_line(name, file_of(sys.modules.get(owner.__module__)))
         return f"{owner.__name__}.{found}", file, line
 
     @staticmethod
@@ -451,6 +452,11 @@ class Name:
         grows = re.compile(rf"\b{re.escape(name)}(\[[^\]]*\])*({ADDED})")
         lines = [i for i, text in enumerate(linecache.getlines(file), 1) if grows.search(text)]
         return name, file, lines[0] if lines else 0
+
+
+def file_of(module):
+    """Returns the file of a module. At the end of a program, its main module has none."""
+    return getattr(module, "__file__", None) or (main[0] if getattr(module, "__name__", "") == "__main__" else "")
 
 
 def vars_of(o):
