@@ -63,17 +63,8 @@ With --pid, --name or --cgroup, watch observes processes that run already, by ti
 func (s *settings) watch(cmd *cobra.Command, args []string) error {
 	w := &s.watching
 	attached := w.pid != 0 || w.name != "" || w.group != ""
-	if attached == (len(args) > 0) {
-		return usagef("watch needs a command after --, or one of --pid, --name and --cgroup")
-	}
-	if attached && w.remedies != "" {
-		return usagef("--remedies needs a command after --, since the program runs several times")
-	}
-	if w.baseline != "" {
-		var err error
-		if w.earlier, err = watch.ReadReport(w.baseline); err != nil {
-			return unusable(fmt.Errorf("--baseline: %w", err))
-		}
+	if err := w.check(attached, len(args) > 0); err != nil {
+		return err
 	}
 	stderr := cmd.ErrOrStderr()
 	o := watch.Options{Command: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Mark: w.mark,
@@ -119,6 +110,22 @@ func (s *settings) watch(cmd *cobra.Command, args []string) error {
 		}
 	}
 	return s.answer(cmd.OutOrStdout(), stderr, r)
+}
+
+// check checks the flags, and reads the baseline.
+func (w *watching) check(attached, command bool) (err error) {
+	if attached == command {
+		return usagef("watch needs a command after --, or one of --pid, --name and --cgroup")
+	}
+	if attached && w.remedies != "" {
+		return usagef("--remedies needs a command after --, since the program runs several times")
+	}
+	if w.baseline != "" {
+		if w.earlier, err = watch.ReadReport(w.baseline); err != nil {
+			return unusable(fmt.Errorf("--baseline: %w", err))
+		}
+	}
+	return nil
 }
 
 // try tries remedies, and prints what they did.

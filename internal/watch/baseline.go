@@ -31,9 +31,9 @@ func ReadReport(path string) (*Report, error) {
 // ErrWorse means that the memory grows faster, or that its peak is higher, than in an earlier report.
 var ErrWorse = errors.New("the memory is worse than the baseline")
 
-// Compare compares a report with an earlier one. The slope is worse if the memory leaks and the interval of the slope is
-// above that of the earlier slope. The peak is worse if it is higher by more than 5%; that of a leak is not compared if
-// the run was longer. The text has both. The error is ErrWorse, or another one if the reports cannot be compared.
+// Compare compares a report with an earlier one. The slope is worse if the memory leaks and the interval of the slope
+// is above that of the earlier slope. The peak is worse if it is higher by more than 5%; that of a leak is not compared
+// if the run was longer. The text has both. The error is ErrWorse, or another one if the reports cannot be compared.
 func (r *Report) Compare(earlier *Report) (text string, err error) {
 	if r.Unit != earlier.Unit {
 		return "", fmt.Errorf("the baseline counts by %s, and this run by %s: make a new baseline with the same command",

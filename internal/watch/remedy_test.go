@@ -31,7 +31,7 @@ func TestTensorsEndRetracing(t *testing.T) {
 	r, _ := run(t, Options{}, python(t), "testdata/retraces.py")
 	require.Equal(t, Leak, r.Verdict)
 	by := try(t, r, Options{}, "tensors,gpu-growth")
-	assert.Equal(t, "tensors ends the leak.", r.Advice)
+	assert.Equal(t, "tensors ends the leak: pass Python numbers to a retraced tf.function as tensors.", r.Advice)
 	tensors := by["tensors"]
 	require.Equal(t, EndsLeak, tensors.Verdict, tensors.Reason)
 	assert.Equal(t, 2, tensors.Pairs)

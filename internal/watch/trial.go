@@ -276,9 +276,9 @@ func (r *Report) advise() {
 	best := r.Trials[0]
 	switch best.Verdict {
 	case EndsLeak:
-		r.Advice = fmt.Sprintf("%s ends the leak.", best.Remedy)
+		r.Advice = fmt.Sprintf("%s ends the leak: %s.", best.Remedy, best.What)
 	case Reduces:
-		r.Advice = fmt.Sprintf("No remedy ends the leak; %s %s.", best.Remedy, best.Text())
+		r.Advice = fmt.Sprintf("No remedy ends the leak; %s %s: %s.", best.Remedy, best.Text(), best.What)
 	case NoEffect, Worse:
 		r.Advice = "No remedy helps: the program has to be changed."
 	case Undecided:
