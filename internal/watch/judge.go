@@ -108,9 +108,15 @@ func judge(s *memory.Series, c memory.Criteria) memory.Verdict {
 		v.Reason = "malloc keeps more free memory, and the memory in use is constant"
 	}
 	if v.Kind == memory.Inconclusive {
-		c.Budget = 0
-		if w := s.Judge(c); verdict(w) == Level {
+		loose := c
+		loose.Budget = 0
+		if w := s.Judge(loose); verdict(w) == Level {
 			return w
+		}
+		// Malloc's part is known of anonymous memory only, so it may decide what the sum does not.
+		if c.Layer == total && s.Max(memlayer.Shared).Bytes == 0 && s.Max(memlayer.Swap).Bytes == 0 {
+			c.Layer = memory.Anon
+			return judge(s, c)
 		}
 	}
 	return v

@@ -27,6 +27,8 @@ var remedies []byte
 // message is a line from a probe or from memory.Mark. A mark expects one byte as its answer.
 type message struct {
 	Hello *struct{}
+	// Imported means that the process has imported a package with hooks. What came before is its start.
+	Imported *struct{}
 	// Mark is the kind of step that has ended; empty at the end of the program.
 	Mark   *string
 	Steps  map[string]int

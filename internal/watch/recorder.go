@@ -105,6 +105,9 @@ func (r *recorder) receive(m message) {
 		}
 		r.peers = append(r.peers, p)
 	}
+	if m.Imported != nil && len(r.steps) == 0 {
+		delete(r.series, byTime)
+	}
 	for _, c := range m.Containers {
 		r.follow(c, p)
 	}

@@ -233,7 +233,9 @@ func (p *program) sure() bool {
 		p.reported = r.Seconds
 		p.o.Report(r)
 	}
-	return (p.o.Within > 0 || p.o.UntilSure) && r.sure()
+	// A program without steps may still start.
+	starts := r.Unit == perMinute && p.cmd != nil && r.Seconds < leastMinutes*60
+	return (p.o.Within > 0 || p.o.UntilSure) && !starts && r.sure()
 }
 
 func exitCode(s *os.ProcessState) int {

@@ -2,10 +2,12 @@ package watch
 
 import (
 	"context"
+	"encoding/csv"
 	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -101,6 +103,18 @@ func TestWatchEnd(t *testing.T) {
 	assert.Equal(t, "round", r.Unit)
 	assert.Equal(t, "kept", r.Why.Variable)
 	assert.True(t, strings.HasSuffix(r.Why.Place, "keeps.py:7"), r.Why.Place)
+}
+
+// The graph of a tensor counts as a container.
+//
+//lane:skip race (the time goes to Python)
+func TestWatchGraphOfTensor(t *testing.T) {
+	r, _ := run(t, Options{}, python(t), "testdata/torch/adds.py")
+	require.Equal(t, Leak, r.Verdict)
+	assert.Equal(t, "operations kept in a graph in Python", r.Cause)
+	assert.Equal(t, "total", r.Why.Variable)
+	assert.True(t, strings.HasSuffix(r.Why.Place, "adds.py:11"), r.Why.Place)
+	assert.Equal(t, "training step", r.Unit)
 }
 
 //lane:skip race (the time goes to Python)
@@ -267,6 +281,32 @@ func TestWatchEven(t *testing.T) {
 	}
 	v := even(&s, "train").Judge(memory.Criteria{Layer: total, Budget: stepBudget})
 	assert.Equal(t, Level, verdict(v), v.String())
+}
+
+// Malloc in use decides whether memory leaks whose sum flattens. The samples are of a function that XLA compiles for
+// each shape.
+func TestWatchMallocDecides(t *testing.T) {
+	f, err := os.Open("testdata/compiles.csv")
+	require.NoError(t, err)
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	require.NoError(t, err)
+	var s memory.Series
+	for _, row := range rows[1:] {
+		var v [4]int64
+		for i := range v {
+			v[i], err = strconv.ParseInt(row[i], 10, 64)
+			require.NoError(t, err)
+		}
+		s.Append(&memory.Sample{Step: int(v[0]), Values: []memory.Value{
+			{Layer: total, Reading: memory.Known(memory.Bytes(v[1]))},
+			{Layer: memory.Anon, Reading: memory.Known(memory.Bytes(v[1]))},
+			{Layer: memory.MallocFree, Reading: memory.Known(memory.Bytes(v[2]))},
+			{Layer: memory.MallocUsed, Reading: memory.Known(memory.Bytes(v[3]))},
+		}})
+	}
+	v := judge(&s, criteria(&s, "call"))
+	assert.Equal(t, Leak, verdict(v), v.String())
 }
 
 // Memory that grows during a few seconds is not called level.

@@ -34,6 +34,8 @@ MARKS = 64  # that may come as often, whatever they take, so that short programs
 SHARE = 0.01  # of the program's time that later marks, and snapshots, may take
 SNAPSHOTS = 5  # that may take any time, too
 LEAST = 64 << 10  # bytes that a container has added, before its name is searched for
+NODE = 1200  # bytes of a node of a graph of PyTorch, estimated; tensors that it holds come on top
+GRAPH = 0  # the key of the graphs of PyTorch among the IDs of containers
 SEARCH = b"s"  # the answer to a mark that asks for a snapshot
 REPLY_SECONDS = 10
 GIL = getattr(sys, "_is_gil_enabled", lambda: True)()  # without it, other threads run during a snapshot
@@ -232,6 +234,12 @@ class Marks:
             for (w, n, f, at), (c, d) in sorted(places.items(), key=lambda p: -p[1][0])[:50]
         ], "missed": missed})
 
+    @guarded
+    def imported(self):
+        """Tells that a package was imported, which takes memory, too."""
+        if not self.steps and self.link.open():
+            self.link.send({"imported": {}})
+
     def forked(self):
         """Begins anew in a child process."""
         self.link.close()
@@ -300,10 +308,31 @@ def alone():
 
 
 def containers():
-    """Returns all containers of Python's own types, whose methods run no code of the program."""
-    kinds = {id(t) for t in (list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict)}
+    """Returns all containers of Python's own types, whose methods run no code of the program, and tensors of PyTorch."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    types = (list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict, tensor)
+    kinds = {id(t) for t in types}
     objects = gc.get_objects()
-    return list(itertools.compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
+    found = list(itertools.compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
+    return [o for o in found if type(o) is not tensor], [o for o in found if type(o) is tensor and o.grad_fn is not None]
+
+
+def graph(tensors, most=50_000):
+    """Returns the number of nodes in the graphs of tensors of PyTorch, and the tensor that adds most of them.
+
+    It returns no number if there are too many.
+    """
+    seen, largest, most_added = set(), None, 0
+    for t in tensors:
+        before, todo = len(seen), [t.grad_fn]
+        while todo and len(seen) < most:
+            f = todo.pop()
+            if f is not None and f not in seen:
+                seen.add(f)
+                todo.extend(g for g, _ in f.next_functions)
+        if len(seen) - before > most_added:
+            largest, most_added = t, len(seen) - before
+    return len(seen) if len(seen) < most else None, largest
 
 
 class Snapshots:
@@ -328,15 +357,18 @@ class Snapshots:
 
     @guarded
     def find(self, steps):
-        lengths, grown, objects = {}, [], containers()
-        mine = {id(objects), id(lengths), id(self.lengths), id(self.growing), id(places), id(missed)}
+        lengths, grown, (objects, tensors) = {}, [], containers()
+        mine = {id(objects), id(tensors), id(lengths), id(self.lengths), id(self.growing), id(places), id(missed)}
         for o in objects:
             if len(o) >= 8 and id(o) not in mine:
                 n, i = len(o), id(o)
                 lengths[i] = n
                 if n > self.lengths.get(i, n):
                     grown.append(o)
-        del objects
+        nodes, largest = graph(tensors)
+        if nodes:
+            lengths[GRAPH] = nodes
+        del objects, tensors
         before = {i: g for i, g in self.growing.items() if lengths.get(i, -1) >= self.lengths.get(i, 0)}
         self.growing = before
         out = []
@@ -344,15 +376,19 @@ class Snapshots:
             g = before.setdefault(id(o), [self.lengths[id(o)], dict(self.steps), 0, None])
             g[2] += 1
             each, holds = self.size_of_some(o)
-            out.append((each * (len(o) - g[0]), o, g, each, holds))
+            out.append((each * (len(o) - g[0]), o, g, each, holds, type(o).__name__, len(o)))
+        if nodes and nodes > self.lengths.get(GRAPH, nodes):
+            g = before.setdefault(GRAPH, [self.lengths[GRAPH], dict(self.steps), 0, None])
+            g[2] += 1
+            out.append((NODE * (nodes - g[0]), largest, g, NODE, "node of its graph", "graph", nodes))
         self.lengths, self.steps = lengths, dict(steps)
         out = sorted((c for c in out if c[2][2] >= 2 and c[0] >= LEAST), key=lambda c: -c[0])[:3]
         del grown
         for c in out:
             if c[2][3] is None:
                 c[2][3] = Name({id(out), *map(id, out)}).of(c[1])
-        return [{"name": g[3][0], "file": g[3][1], "line": g[3][2], "own": own(g[3][1] or "<"), "type": type(o).__name__, "id": id(o), "holds": holds,
-                 "length": len(o), "first": g[0], "steps": g[1], "bytes": each} for _, o, g, each, holds in out]
+        return [{"name": g[3][0], "file": g[3][1], "line": g[3][2], "own": own(g[3][1] or "<"), "type": kind, "id": GRAPH if kind == "graph" else id(o), "holds": holds,
+                 "length": n, "first": g[0], "steps": g[1], "bytes": each} for _, o, g, each, holds, kind, n in out]
 
     def size_of_some(self, o):
         """Returns the mean size of the elements that were added last, and their type."""
@@ -367,6 +403,8 @@ class Snapshots:
 
 def describe(x):
     module = type(x).__module__
+    if (module, type(x).__name__) == ("torch", "Tensor") and x.grad_fn is not None:
+        return "torch.Tensor with its graph"
     return type(x).__name__ if module == "builtins" else f"{module.split('.')[0]}.{type(x).__name__}"
 
 
@@ -379,7 +417,8 @@ def size(x, depth=3):
     if kind[0] == "tensorflow" and kind[1] == "EagerTensor":
         return 600 + x._num_elements() * x.dtype.size
     if kind == ("torch", "Tensor"):
-        return 400 + x.numel() * x.element_size()
+        nodes = graph([x], 100)[0] or 100 if x.grad_fn is not None else 0
+        return 400 + x.numel() * x.element_size() + nodes * NODE
     if t in (list, tuple, set, frozenset, dict, collections.deque):
         if depth == 0 or not x:
             return sys.getsizeof(x)
@@ -449,7 +488,8 @@ class Name:
     @staticmethod
     def with_line(name, file):
         """Returns the line of the file that makes a variable longer, or 0."""
-        grows = re.compile(rf"\b{re.escape(name)}(\[[^\]]*\])*({ADDED})")
+        name_of = re.escape(name)
+        grows = re.compile(rf"\b{name_of}(\[[^\]]*\])*({ADDED}|\s*=\s*{name_of}\s*\+)")
         lines = [i for i, text in enumerate(linecache.getlines(file), 1) if grows.search(text)]
         return name, file, lines[0] if lines else 0
 
@@ -508,8 +548,11 @@ def depth(name):
     return getattr(local, name, 0)
 
 
-def inside(owner, name, level, step=None):
-    """Counts the depth of calls of a method, so that what runs inside it is no step by itself."""
+def inside(owner, name, level, then=None):
+    """Counts the depth of calls of a method, so that what runs inside it is not counted by itself.
+
+    After the outermost call, it calls then(self).
+    """
     method = getattr(owner, name)
 
     @functools.wraps(method)
@@ -519,8 +562,8 @@ def inside(owner, name, level, step=None):
             result = method(self, *args, **kwargs)
         finally:
             setattr(local, level, depth(level) - 1)
-        if step and not depth(level):
-            marks.step(step)
+        if then and not depth(level):
+            then(self)
         return result
 
     setattr(owner, name, wrapper)
@@ -614,7 +657,7 @@ def hook_graph(module):
 
 
 def hook_session(module):
-    inside(module.BaseSession, "run", "session", step="run")
+    inside(module.BaseSession, "run", "session", lambda self: marks.step("run"))
 
 
 def applied(self, args, kwargs):
@@ -640,8 +683,8 @@ def hook_trainer(name):
         owner = getattr(module, name)
         for method in ("fit", "evaluate", "predict"):
             inside(owner, method, "keras")
-        for method, kind in (("train_on_batch", "train"), ("test_on_batch", "test"), ("predict_on_batch", "predict")):
-            inside(owner, method, "keras", step=kind)
+        for kind in ("train", "test", "predict"):
+            inside(owner, f"{kind}_on_batch", "keras", lambda self, kind=kind: marks.step(kind))
 
     return hook
 
@@ -694,16 +737,25 @@ def hook_layer(module):
     owner.__call__ = __call__
 
 
-def hook_models(module):
-    def made(self, args, kwargs):
-        f = sys._getframe(2)
+def hook_models(name):
+    @guarded
+    def made(model):
+        f = sys._getframe(1)
         while f is not None and not own(f.f_code.co_filename):
             if f.f_code.co_name in ("_maybe_rebuild", "build"):
                 return  # a model makes this one for itself, as Sequential does
             f = f.f_back
-        happened("model", type(self).__name__)
+        happened("model", type(model).__name__)
 
-    after(module.Trainer, "__init__", made)
+    return lambda module: inside(getattr(module, name), "__init__", "model", made)
+
+
+def hook_all(*hooks):
+    def hook(module):
+        for h in hooks:
+            h(module)
+
+    return hook
 
 
 def hook_datasets(module):
@@ -734,10 +786,10 @@ HOOKS = {
     "keras.src.backend.jax.trainer": hook_trainer("JAXTrainer"),
     "keras.src.callbacks.callback_list": hook_callbacks,
     "keras.src.layers.layer": hook_layer,
-    "keras.src.trainers.trainer": hook_models,
+    "keras.src.trainers.trainer": hook_models("Trainer"),
     "tf_keras.src.optimizers.optimizer": hook_optimizer("_BaseOptimizer", "apply_gradients"),
     "tf_keras.src.optimizers.legacy.optimizer_v2": hook_optimizer("OptimizerV2", "apply_gradients"),
-    "tf_keras.src.engine.training": hook_trainer("Model"),
+    "tf_keras.src.engine.training": hook_all(hook_trainer("Model"), hook_models("Model")),
     "tf_keras.src.callbacks": hook_callbacks,
     "torch.optim.optimizer": hook_torch,
 }
@@ -761,6 +813,7 @@ class Finder(importlib.abc.MetaPathFinder):
                 hook(module)
             except Exception as e:  # noqa: BLE001  the program must not see it
                 missed.append(f"{name}: {e!r}")
+            marks.imported()
 
         spec.loader.exec_module = exec_module
         return spec
