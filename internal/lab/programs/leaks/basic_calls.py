@@ -1,0 +1,26 @@
+"""An operation of TensorFlow is called in a loop.
+
+Report: https://github.com/tensorflow/tensorflow/issues/62551 (2023), basic calls leak with Python 3.11 and newer.
+Leaks: TensorFlow 2.15 keeps a few bytes for each call.
+Mended: the operations run in a tf.function, in one call.
+"""
+
+import sys
+
+import tensorflow as tf
+
+mended = sys.argv[1:] == ["mended"]
+
+
+@tf.function
+def zeros():
+    for _ in tf.range(1000):
+        x = tf.zeros(shape=(1,))
+    return x
+
+
+for _ in range(1000 if mended else 300_000):
+    if mended:
+        zeros()
+    else:
+        tf.zeros(shape=(1,))

@@ -1,0 +1,79 @@
+"""Runs the programs of a folder under steadyfit watch, and compares the answers with truth.json.
+
+usage: python scripts/leaks.py --python PATH/bin/python [--steadyfit PATH] [--folder FOLDER] [PROGRAM ...]
+
+The last columns show what simpler tools say of the same series: the share of samples that rise (a leak from 70% on).
+"""
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+RISES = 0.7
+
+
+def share_of_rises(samples, kind, start):
+    """Returns the part of the judged samples that are above the one before."""
+    judged = [s["sample"] for s in samples if s["kind"] == kind and (not kind or s["sample"]["step"] >= start)]
+    held = [s["values"]["memory"] for s in judged if s["values"]["memory"] is not None]
+    rises = sum(b > a for a, b in itertools.pairwise(held))
+    return rises / max(len(held) - 1, 1)
+
+
+def kind_of(samples):
+    """Returns the kind of step with most samples; time without steps."""
+    kinds = [s["kind"] for s in samples if s["kind"]]
+    return max(set(kinds), key=kinds.count) if kinds else ""
+
+
+def run(options, name, command):
+    """Returns the answer of watch and the share of rises; None if the program fails, as without its packages."""
+    out = options.out / name.replace(" ", "-")
+    watch = [options.steadyfit, "watch", "--json", "--out", str(out), *options.flag, "--", options.python, *command]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(watch, check=False, capture_output=True, text=True, env=env)
+    if "\n{\n" not in "\n" + done.stdout:
+        sys.exit(f"{name}: no answer\n{done.stderr[-2000:]}")
+    answer = json.loads(done.stdout[done.stdout.index("{\n") :])
+    if answer["exit_code"] and not answer.get("ended"):
+        return None, 0
+    samples = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    return answer, share_of_rises(samples, kind_of(samples), answer["from"])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--steadyfit", default="steadyfit")
+    parser.add_argument("--folder", type=pathlib.Path, default="internal/lab/programs/leaks")
+    parser.add_argument("--out", type=pathlib.Path, default="out/leaks")
+    parser.add_argument("--flag", action="append", default=[], help="a flag of steadyfit watch")
+    parser.add_argument("programs", nargs="*")
+    options = parser.parse_args()
+    truth = json.loads((options.folder / "truth.json").read_text())
+    print(f"{'program':28} {'verdict':10} {'right':6} {'seconds':>7} {'rises':>6}  cause (truth)")
+    both = [name + v for name in sorted(truth) for v in (("", " mended") if "report" in truth[name] else ("",))]
+    for name in options.programs or both:
+        program, _, variant = name.partition(" ")
+        want = {"verdict": "level", "cause": ""} if variant else truth[program]
+        answer, rises = run(options, name, [str(options.folder / f"{program}.py"), *variant.split()])
+        if answer is None:
+            print(f"{name:28} does not run", flush=True)
+            continue
+        right = answer["verdict"] == want["verdict"]
+        right_cause = answer["verdict"] != "leak" or not want["cause"] or want["cause"] in answer["cause"]
+        mark = "yes" if right and right_cause else "cause" if right else "NO"
+        cheap = f"{rises:4.0%} {'!' if (rises >= RISES) != (want['verdict'] == 'leak') else ' '}"
+        print(
+            f"{name:28} {answer['verdict']:10} {mark:6} {answer['seconds']:7.1f} {cheap:>6}  "
+            f"{answer['cause']} ({want['cause']}) {answer['slope']['estimate']:.0f}/{answer['unit']} {answer['samples']}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
