@@ -117,6 +117,7 @@ type Predictor struct {
 	failed     map[int64]string // the state of the files of versions that could not be loaded, by number
 	versions   sync.WaitGroup   // the versions that are not closed yet
 	follower   sync.WaitGroup
+	thread     chan func()        // see onThread
 	stop       context.CancelFunc // ends the follower
 
 	mu        sync.Mutex
@@ -134,8 +135,10 @@ func Open(ctx context.Context, dir string, o Options) (*Predictor, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	p := &Predictor{dir: dir, o: o, free: o.Parallel, failed: map[int64]string{}}
+	p := &Predictor{dir: dir, o: o, free: o.Parallel, failed: map[int64]string{}, thread: make(chan func())}
+	go p.runThread()
 	if err := p.Refresh(ctx); err != nil && p.current == nil {
+		close(p.thread)
 		return nil, err
 	} else if err != nil {
 		o.Log.Error("an older version is served", "error", err)
@@ -157,11 +160,14 @@ func (p *Predictor) Close() error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
 	p.mu.Lock()
+	first := !p.closed && p.thread != nil
 	p.closed = true
 	p.begin()
 	p.mu.Unlock()
 	p.serve(nil)
-	p.versions.Wait()
+	if p.versions.Wait(); first {
+		close(p.thread)
+	}
 	return nil
 }
 
@@ -269,6 +275,6 @@ func (p *Predictor) release(v *version) {
 	last := v.uses == 0
 	p.mu.Unlock()
 	if last {
-		go v.close(p)
+		go p.onThread(func() { v.close(p) })
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,7 +108,8 @@ func (p *Predictor) refresh(ctx context.Context) error {
 		if files == p.failed[v.Number] {
 			continue
 		}
-		next, err := p.load(ctx, v)
+		var next *version
+		p.onThread(func() { next, err = p.load(ctx, v) })
 		if err == nil {
 			p.serve(next)
 			p.o.Log.Info("serving", "model", v.Path)
@@ -275,6 +277,23 @@ func complete(ctx context.Context, dir string) error {
 		return nil // other programs may add files
 	}
 	return err
+}
+
+// onThread runs a function on the OS thread that loads and closes the versions. In glibc, threads allocate from arenas
+// of their own, and an arena keeps some pages of each model that was loaded in it. Threads of Go would leave such pages
+// in more and more arenas.
+func (p *Predictor) onThread(f func()) {
+	done := make(chan struct{})
+	p.thread <- func() { f(); close(done) }
+	<-done
+}
+
+// runThread runs the functions of onThread until Close.
+func (p *Predictor) runThread() {
+	runtime.LockOSThread()
+	for f := range p.thread {
+		f()
+	}
 }
 
 // read opens a version without its session.
