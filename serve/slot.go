@@ -75,10 +75,7 @@ func (s *slot) run(calls []*call) error {
 // feed sets the inputs. n is the number of samples.
 func (s *slot) feed(calls []*call) (n int, err error) {
 	if c := calls[0]; len(calls) == 1 && c.form == nil {
-		if err := s.step.Feed(c.batch); err != nil {
-			return 0, fmt.Errorf("%w: %w", ErrInput, err)
-		}
-		return c.n, nil
+		return c.n, s.feedBatch(c.batch)
 	}
 	for i := range s.in {
 		s.in[i].n = 0
@@ -107,10 +104,55 @@ func (s *slot) feed(calls []*call) (n int, err error) {
 			f.Shape = append(f.Shape, int(size))
 		}
 	}
-	if err := s.step.Feed(s.batch); err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrInput, err)
+	return n, s.feedBatch(s.batch)
+}
+
+func (s *slot) feedBatch(b data.Batch) error {
+	err := s.version.checkIndices(b)
+	if err == nil {
+		err = s.step.Feed(b)
 	}
-	return n, nil
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInput, err)
+	}
+	return nil
+}
+
+// checkIndices returns an error if a value of an input is not an index of its table. Kernels on a CPU report it without
+// the name of the input, and those of a GPU and of XLA compute with another row.
+func (v *version) checkIndices(b data.Batch) error {
+	m := v.model.Metadata
+	for i := 0; m != nil && i < len(v.inputs); i++ {
+		p := v.inputs[i]
+		rows := m.Inputs[p.Name].Rows
+		if rows <= 0 {
+			continue
+		}
+		found, ok := int64(0), true
+		f, _ := b.Field(p.Name)
+		switch values := f.Values.(type) {
+		case []int32:
+			var at int32
+			at, ok = firstOutside(values, rows)
+			found = int64(at)
+		case []int64:
+			found, ok = firstOutside(values, rows)
+		}
+		if !ok {
+			return fmt.Errorf("input %s: expected indices of a table of %d rows, 0 to %d, got %d", p.Name, rows, rows-1, found)
+		}
+	}
+	return nil
+}
+
+// firstOutside returns the first value that is no index of a table; ok is true if there is none.
+func firstOutside[T int32 | int64](values []T, rows int64) (value T, ok bool) {
+	for _, value := range values {
+		if value < 0 || int64(value) >= rows {
+			return value, false
+		}
+	}
+	return 0, true
 }
 
 // deliver writes the results of a call, whose samples begin at from in a run of n samples.

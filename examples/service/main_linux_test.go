@@ -507,7 +507,7 @@ func TestUnderLoad(t *testing.T) {
 	p := start(t, t.TempDir(), "-holdout", "builtin:digits")
 	images, content := instances(t, 2), table(t, 0)
 	content = bytes.Join(bytes.SplitAfterN(content, []byte("\n"), 322)[:321], nil) // 320 images
-	var known [2][]float64 // the answers of the first version and of a trained one, which are all equal
+	var known [2][]float64                                                         // the answers of the first version and of a trained one, which are all equal
 	round := func() {
 		require.Equal(t, "promoted", p.end(p.add("?epochs=1", content)).State, "%s", p.output)
 	}
