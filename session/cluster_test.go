@@ -99,12 +99,6 @@ func (j rankJob) run() (r rankResult, err error) {
 		}
 		r.Shared = string(shared)
 	}
-	if len(j.Workers) > 0 { // Resolved must refuse to trace a step of a rank
-		settings, err := s.Resolved(ctx, madeBatch(s, j.Sizes[0], 0))
-		if err != nil || settings.Step != nil {
-			return r, fmt.Errorf("the resolved settings of a rank are %v: %w", settings, err)
-		}
-	}
 	dir, err := os.MkdirTemp("", "rank-")
 	if err != nil {
 		return r, err

@@ -40,6 +40,17 @@ func (s *Session) meterGPU(devices []tfbind.Device) error {
 	return s.adopt(driver, func(*native) { s.driver, s.gpu = driver, driver.Meter(0) })
 }
 
+// Resolved returns the settings that TensorFlow uses, as read back from TensorFlow. The result prints as one line,
+// and its method Missing returns a warning for each option without effect.
+func (s *Session) Resolved() (r resolved.Settings, err error) {
+	if r.Devices, err = s.devices(); err != nil {
+		return r, err
+	}
+	info, err := tfbind.Load("")
+	r.TensorFlow = info.Version
+	return r, err
+}
+
 // ResolvePrecision replaces gpuopts.Float16 by Float16GPU or Float16CPU, depending on
 // TensorFlow's devices, which it therefore sets up. warning reports that there is no GPU, so
 // that float16 is slow. ResolvePrecision ignores all other precisions.

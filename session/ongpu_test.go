@@ -12,6 +12,7 @@ import (
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/gpu"
+	"steadyfit/internal/native"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -49,7 +50,7 @@ func TestOnGPUVirtualDevices(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 
 	b := batches(t, digits(t), 32, 1)[0]
-	e, err := s.Resolved(context.Background(), b)
+	e, err := s.Resolved()
 	require.NoError(t, err)
 	t.Log(e)
 	var sizes []memory.Bytes
@@ -59,17 +60,17 @@ func TestOnGPUVirtualDevices(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []memory.Bytes{each, each}, sizes)
-	require.NotNil(t, e.Step)
-	assert.Positive(t, e.Step.Devices["/job:localhost/replica:0/task:0/device:GPU:0"],
-		"operations on the first of the two: %v", e.Step.Devices)
-	peak := e.Step.Allocators["GPU_0_bfc"].Peak
-	assert.True(t, peak.OK, "%v", e.Step.Allocators)
-	assert.Less(t, peak.Bytes, each)
 	assert.Empty(t, e.Missing(o))
 
 	metrics := make([]float64, len(s.TrainMetrics()))
-	require.NoError(t, s.Train(context.Background(), 0, b, metrics))
+	metadata, err := s.Trace(func() error { return s.Train(context.Background(), 0, b, metrics) })
+	require.NoError(t, err)
 	assert.Positive(t, metrics[0], "the loss")
+	step, err := native.ReadTrace(metadata[0])
+	require.NoError(t, err)
+	peak := step.Allocators["GPU_0_bfc"].Peak
+	assert.True(t, peak.OK, "operations on the first of the two: %v", step.Allocators)
+	assert.Less(t, peak.Bytes, each)
 
 	_, has := s.Usage()
 	require.Equal(t, driver.Meter(0).Read().OK, has.OK)

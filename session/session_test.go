@@ -450,7 +450,7 @@ func TestConfigIsMergedOverDevice(t *testing.T) {
 	config, err := proto.Marshal(&tfproto.ConfigProto{DeviceCount: map[string]int32{"CPU": 2}})
 	require.NoError(t, err)
 	count := func(opts session.Options) int {
-		r, err := open(t, "digits", opts).Resolved(t.Context(), data.Batch{})
+		r, err := open(t, "digits", opts).Resolved()
 		require.NoError(t, err)
 		return len(r.Devices)
 	}
@@ -469,7 +469,7 @@ func TestConfigIsMergedOverDevice(t *testing.T) {
 }
 
 func TestDevices(t *testing.T) {
-	r, err := open(t, "digits", session.Options{}).Resolved(t.Context(), data.Batch{})
+	r, err := open(t, "digits", session.Options{}).Resolved()
 	require.NoError(t, err)
 	require.NotEmpty(t, r.Devices)
 	assert.Equal(t, "CPU", r.Devices[0].Type)

@@ -52,7 +52,7 @@ func (t *training) autotune(ctx context.Context) error {
 	p := t.autotunePlan()
 	epoch := int(p.Steps) / t.Loop.Epochs
 	p.Limits = t.Autotune.Fixed.Limits(t.Session, min(t.data.Len()/t.Loop.Batch, epoch, t.pause(epoch)))
-	p.Limits.Traced = t.traces() || t.Profile != Profile{}
+	p.Limits.Traced = t.Profile != Profile{}
 	// A restart takes about as long as the start so far.
 	p.Limits.Restart, p.RestartTime = t.mayRestart(), time.Since(t.started)
 	found, err := t.takeOver(p.Limits)

@@ -194,7 +194,7 @@ func (t *training) run(ctx context.Context) (r Result, err error) {
 	if err := t.openSession(ctx); err != nil {
 		return r, err
 	}
-	if err := t.reportEffects(ctx); err != nil {
+	if err := t.reportSettings(); err != nil {
 		return r, err
 	}
 	t.arrange()
@@ -430,37 +430,17 @@ func (t *training) chooseSteps() error {
 	return t.compile()
 }
 
-// reportEffects reports the resolved settings, for which it may trace a step. The session undoes that step.
-func (t *training) reportEffects(ctx context.Context) error {
-	e, err := t.session.Resolved(ctx, data.Batch{})
-	if err == nil && t.traces() && t.Session.StepsPerExecution < 2 {
-		defer t.worker.Busy()()
-		for b, bad := range t.data.Batches(t.pass()) {
-			if bad == nil { // the loop reports bad data itself
-				e, err = t.session.Resolved(ctx, b)
-			}
-			break
-		}
-	}
+// reportSettings reports the settings that TensorFlow uses, and options without effect.
+func (t *training) reportSettings() error {
+	r, err := t.session.Resolved()
 	if err != nil {
 		return err
 	}
-	t.report("resolved settings", e)
-	for _, w := range e.Missing(t.Session.Device) {
+	t.report("resolved settings", r)
+	for _, w := range r.Missing(t.Session.Device) {
 		t.report("warning", w)
 	}
 	return nil
-}
-
-// traces reports whether a step is traced because an option may have no effect. With a budget no step is
-// traced, since the budget measures the memory of the first steps.
-func (t *training) traces() bool {
-	if _, ranked := t.ranked(); ranked || t.Budget.Limit != 0 {
-		return false
-	}
-	o := t.Session.Device
-	required, ignored := o.ForGPU()
-	return o.Precision != "" || o.XLA != "" && o.XLA != "off" || len(required)+len(ignored) > 0
 }
 
 func (t *training) reportNotes() {

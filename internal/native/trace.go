@@ -42,8 +42,6 @@ type Trace struct {
 	// Casts is the number of casts of auto_mixed_precision that ran, including casts back to
 	// float32 but not casts of constants, which run only once.
 	Casts int
-	// Devices counts the operations by device name.
-	Devices map[string]int
 	// Matrix counts the operations that multiply matrices or convolve, by the element type of the first
 	// floating-point output. It includes gradients but not XLA-compiled code. Operations of a branch that was
 	// not taken have no outputs.
@@ -56,12 +54,11 @@ func ReadTrace(metadata []byte) (Trace, error) {
 	if err := proto.Unmarshal(metadata, &run); err != nil {
 		return Trace{}, fmt.Errorf("read RunMetadata: %w", err)
 	}
-	t := Trace{Allocators: map[string]Use{}, Devices: map[string]int{}, Matrix: map[dtype.DType]int{}}
+	t := Trace{Allocators: map[string]Use{}, Matrix: map[dtype.DType]int{}}
 	last := map[string]int64{} // end time of the operation that reported InUse
 	for _, device := range run.GetStepStats().GetDevStats() {
 		for _, node := range device.GetNodeStats() {
 			t.count(node)
-			t.Devices[device.GetDevice()]++
 			end := node.GetAllStartNanos() + node.GetAllEndRelNanos()
 			for _, m := range node.GetMemory() {
 				name := m.GetAllocatorName()

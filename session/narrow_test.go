@@ -4,98 +4,18 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/cpu"
 
 	"steadyfit/data"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/tfproto"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
-
-// Rewriting to bfloat16 needs oneDNN.
-func TestResolvedOfBFloat16(t *testing.T) {
-	if runtime.GOARCH == "amd64" && !cpu.X86.HasAVX512F {
-		t.Skip("this needs a CPU whose oneDNN has bfloat16, which takes AVX-512")
-	}
-	if !session.InProcess(t, "1") {
-		return
-	}
-	for _, name := range []string{"digits", "digits-cnn"} {
-		o := gpuopts.Options{Precision: gpuopts.BFloat16}
-		e, err := open(t, name, session.Options{Device: o}).Resolved(t.Context(), batches(t, digits(t), 32, 1)[0])
-		require.NoError(t, err)
-		require.NotNil(t, e.Step)
-		assert.Positive(t, e.Step.OneDNN)
-		assert.Positive(t, e.Step.Matrix[tfbind.BFloat16])
-		assert.Positive(t, e.Step.Casts)
-		assert.Empty(t, e.Missing(o))
-		assert.Contains(t, e.String(), "bfloat16 in ")
-	}
-}
-
-// Resolved reports how a step runs and leaves the training unchanged, bit for bit.
-func TestResolved(t *testing.T) {
-	ctx := context.Background()
-	t.Run("digits-cnn", func(t *testing.T) {
-		bs := batches(t, digits(t), 32, 4)
-		plain := open(t, "digits-cnn", session.Options{Seed: 3})
-		want := losses(t, plain, bs, 0)
-
-		s := open(t, "digits-cnn", session.Options{Seed: 3})
-		live := tfbind.Live()
-		have := losses(t, s, bs[:2], 0)
-		e, err := s.Resolved(ctx, bs[0])
-		require.NoError(t, err)
-		assert.Equal(t, live.Tensors, tfbind.Live().Tensors)
-		have = append(have, losses(t, s, bs[2:], 2)...)
-		assert.Equal(t, want, have)
-		assert.Equal(t, state(t, plain), state(t, s))
-
-		require.NotNil(t, e.Step)
-		assert.NotEmpty(t, e.TensorFlow)
-		assert.Equal(t, "CPU", e.Devices[0].Type)
-		assert.Greater(t, e.Step.Devices[e.Devices[0].Name], 100)
-		assert.Positive(t, e.Step.Matrix[tfbind.Float32])
-		assert.Len(t, e.Step.Matrix, 1)
-		assert.Zero(t, e.Step.Casts)
-		assert.Zero(t, e.Step.XLAClusters)
-		assert.NotEmpty(t, e.Step.Allocators)
-		assert.Empty(t, e.Missing(gpuopts.Options{}))
-	})
-
-	t.Run("what was not compiled or not traced", func(t *testing.T) {
-		b := batches(t, digits(t), 32, 1)[0]
-		s := open(t, "digits", session.Options{Device: gpuopts.Options{Executor: gpuopts.SingleThreaded}})
-		e, err := s.Resolved(ctx, b)
-		require.NoError(t, err)
-		require.NotNil(t, e.Step)
-		assert.Zero(t, e.Step.Operations)
-		e, err = s.Resolved(ctx, data.Batch{})
-		require.NoError(t, err)
-		assert.Nil(t, e.Step)
-		o := gpuopts.Options{XLA: "on-2"}
-		e, err = open(t, "digits", session.Options{Device: o}).Resolved(ctx, b)
-		require.NoError(t, err)
-		require.NotNil(t, e.Step)
-		assert.Positive(t, e.Step.XLAClusters)
-		assert.Empty(t, e.Missing(o))
-		e, err = open(t, "digits", session.Options{Compiled: true}).Resolved(ctx, b)
-		require.NoError(t, err)
-		require.NotNil(t, e.Step)
-		assert.Contains(t, e.String(), "1 XLA cluster, whose operations are unknown")
-		e, err = open(t, "digits", session.Options{ReadOnly: true}).Resolved(ctx, b)
-		require.NoError(t, err)
-		assert.Nil(t, e.Step)
-	})
-}
 
 // state returns all variables of a session as the bytes of a checkpoint.
 func state(t *testing.T, s *session.Session) string {
@@ -105,39 +25,6 @@ func state(t *testing.T, s *session.Session) string {
 	bytes, err := os.ReadFile(prefix + ".data-00000-of-00001")
 	require.NoError(t, err)
 	return string(bytes)
-}
-
-// A step can be traced before the learning rate is set, and does not set it. A failed step leaves
-// the model unchanged. A step with state that cannot be restored does not run.
-func TestResolvedOfWhatCannotBeTraced(t *testing.T) {
-	ctx := context.Background()
-	s := openModel(t, reporter(t, "", false, nil), session.Options{})
-	b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x",
-		Array: data.Array{Shape: []int{2}, Values: []float32{1, 2}}}}}
-	e, err := s.Resolved(ctx, b)
-	require.NoError(t, err)
-	require.NotNil(t, e.Step)
-	assert.ErrorContains(t, s.Train(ctx, 0, b, make([]float64, 2)), "learning rate")
-
-	// The label is a class that the model does not have.
-	model, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
-	s, plain := openModel(t, model, session.Options{}), openModel(t, model, session.Options{})
-	bad := ones(t, model, "train", 2)
-	for i := range bad.Fields {
-		if y, ok := bad.Fields[i].Values.([]int64); ok {
-			y[0] = 99
-		}
-	}
-	e, err = s.Resolved(ctx, bad)
-	require.NoError(t, err)
-	assert.Nil(t, e.Step)
-	assert.Equal(t, state(t, plain), state(t, s))
-	_, err = s.Resolved(ctx, data.Batch{Size: 1, Fields: []data.Field{{Name: "z"}}})
-	assert.ErrorIs(t, err, session.ErrData)
-	require.NoError(t, s.Close())
-	_, err = s.Resolved(ctx, bad)
-	assert.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
 // linear returns a model of y = x·w with all values of one type. Its loss is the mean of (y -
@@ -257,11 +144,6 @@ func TestNarrowInputsAndOutputs(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, []float32{7. / 32, 8. / 32, 9. / 32, 24. / 32}, got)
 
-			e, err := s.Resolved(ctx, b)
-			require.NoError(t, err)
-			require.NotNil(t, e.Step)
-			assert.Equal(t, map[tfbind.DType]int{d: 2}, e.Step.Matrix)
-			assert.Zero(t, e.Step.Casts)
 			// A value that is too large for the type is an error and is not fed as infinity.
 			b.Fields[0].Values.([]float32)[0] = 1e38
 			if err := s.Evaluate(ctx, b, out); d == tfbind.Float16 {
