@@ -287,14 +287,4 @@ func (cgoAPI) mallocInfo() (allocator int, inUse, free, arenas, mapped int64) {
 
 func (cgoAPI) trimMalloc() bool { return C.sf_trim_malloc() != 0 }
 
-func (cgoAPI) dumpHeap(path string) bool {
-	name := C.CString(path)
-	defer C.free(ptr(name))
-	return C.sf_dump_heap(name) != 0
-}
-
-func (cgoAPI) functionAt(address uintptr) string {
-	return C.GoString(C.sf_function_at(C.uintptr_t(address)))
-}
-
 func (cgoAPI) setMmapThreshold(bytes int) bool { return C.sf_set_mmap_threshold(C.int(bytes)) != 0 }

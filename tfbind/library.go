@@ -12,7 +12,6 @@ import (
 
 func init() {
 	tfprocess.OneDNN, tfprocess.Environment, tfprocess.FirstSession = oneDNN, environment, firstSession
-	tfprocess.DumpHeap, tfprocess.FunctionAt = dumpHeap, functionAt
 	tfprocess.SetMmapThreshold, tfprocess.StartServer = setMmapThreshold, startServer
 }
 

@@ -127,16 +127,6 @@ int sf_trim_malloc(void) {
   return 0;
 }
 
-const char* sf_function_at(uintptr_t address) {
-  Dl_info info;
-  return dladdr((void*)address, &info) != 0 ? info.dli_sname : NULL;
-}
-
-int sf_dump_heap(const char* path) {
-  return allocator() == SF_JEMALLOC &&
-         m.mallctl("prof.dump", NULL, NULL, &path, sizeof path) == 0;
-}
-
 int sf_set_mmap_threshold(int bytes) {
   // The parameters of mallopt in glibc's malloc.h.
   enum { trim_threshold = -1, mmap_threshold = -3 };

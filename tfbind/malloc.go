@@ -67,15 +67,6 @@ func TrimMalloc() bool {
 	return capi != nil && capi.trimMalloc()
 }
 
-func functionAt(address uintptr) string {
-	if capi == nil {
-		return ""
-	}
-	return capi.functionAt(address)
-}
-
-func dumpHeap(path string) bool { return capi != nil && capi.dumpHeap(path) }
-
 // mallocSettings are the environment variables that change the same settings as setMmapThreshold.
 var mallocSettings = []string{"MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"}
 

@@ -46,8 +46,6 @@ type native interface {
 
 	mallocInfo() (allocator int, inUse, free, arenas, mapped int64)
 	trimMalloc() bool
-	dumpHeap(path string) bool
-	functionAt(address uintptr) string
 	setMmapThreshold(bytes int) bool
 }
 

@@ -122,14 +122,6 @@ sf_malloc_info sf_ask_malloc(void);
 // Returns 0 if the allocator has no such function.
 int sf_trim_malloc(void);
 
-// Writes jemalloc's heap profile to a file. Returns 0 if malloc is not jemalloc
-// or does not profile.
-int sf_dump_heap(const char* path);
-
-// Returns the symbol of the function that contains an address, or NULL. The
-// name belongs to the library that has the function.
-const char* sf_function_at(uintptr_t address);
-
 // Sets glibc's mmap threshold, and its trim threshold to twice that. Returns 0
 // if malloc is not glibc's.
 int sf_set_mmap_threshold(int bytes);

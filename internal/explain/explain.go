@@ -23,18 +23,12 @@
 // reports and to what the other parts leave. The rest of the peak is the part [Unattributed]. The sum of
 // the parts may exceed the peak, since memory that was never written is not resident. [Part.Unwritten] is
 // the amount of such memory in the workspace of kernels. [Report.Excess] is the excess that remains.
-//
-// # Stacks
-//
-// If jemalloc is preloaded, it profiles the heap.
-// For a leak, the profiles before and after the sampled steps give the stacks that allocated what grew.
 package explain
 
 import (
 	"cmp"
 	"slices"
 
-	"steadyfit/internal/native"
 	"steadyfit/memory"
 )
 
@@ -73,9 +67,6 @@ type Report struct {
 	Growth memory.Verdict `json:"growth"`
 	// GrowthText describes Growth in one line.
 	GrowthText string `json:"growth_text"`
-	// GrowingStacks are the stacks whose memory grew most in these steps. They are known only if
-	// Growth is a leak of native memory and malloc is a jemalloc that was built with profiling.
-	GrowingStacks []native.Stack `json:"growing_stacks,omitempty"`
 	// Samples is the anonymous memory after these steps.
 	Samples Samples `json:"samples"`
 	// Timeline is the memory that operations hold in the course of a step.

@@ -29,7 +29,6 @@ import (
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/internal/tflibrary"
-	"steadyfit/internal/tfprocess"
 	"steadyfit/internal/tfproto"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
@@ -399,23 +398,6 @@ func TestLeaks(t *testing.T) {
 			assert.Contains(t, r.growing()[1], string(c.carrier)+" +")
 		})
 	}
-}
-
-// With the environment of {Config.Allocator jemalloc}, the report of a leak of native memory names the
-// functions that allocated the memory.
-func TestStacks(t *testing.T) {
-	library, err := tfprocess.FindAllocator(tfprocess.Jemalloc)
-	if err != nil {
-		t.Skip(err)
-	}
-	t.Setenv("LD_PRELOAD", library)
-	t.Setenv("MALLOC_CONF", tfprocess.JemallocKeeps+","+native.HeapProfileSettings)
-	r := measure(t, "1", testCase{Model: "digits", Samples: 1000, Batch: 32, Seconds: 90, Growth: 256, Retain: "native"})
-	require.Equal(t, memory.Leak, r.Growth.Kind, r.GrowthText)
-	require.NotEmpty(t, r.GrowingStacks)
-	assert.Contains(t, r.GrowingStacks[0].Functions, "TF_AllocateTensor")
-	assert.InDelta(t, 64<<10, r.GrowingStacks[0].BytesPerStep, 16<<10) // an estimate from samples
-	assert.Less(t, r.Part(GoRuntime), 17*memory.MiB, "the table of a million symbols is not part of the peak")
 }
 
 // Random numbers and several kinds of layers are no leak.

@@ -118,7 +118,6 @@ type measurement struct {
 	trace       native.Trace
 	operations  []operation // of trace
 	growth      memory.Verdict
-	grown       func() []native.Stack // nil without a leak and its profiles
 	sampler     *memory.Sampler
 	series      memory.Series
 	sample      memory.Sample
@@ -245,10 +244,6 @@ func (m *measurement) grow(ctx context.Context) error {
 			return err
 		}
 	}
-	before, err := native.ReadHeapProfile()
-	if err != nil {
-		return err
-	}
 	start := time.Now()
 	end := start.Add(m.plan.Time)
 	first := m.steps()
@@ -268,18 +263,11 @@ func (m *measurement) grow(ctx context.Context) error {
 		}
 		m.growth = judge(&m.series, m.steps()-first)
 		if m.growth.Kind != memory.Inconclusive || target >= mostSteps || !time.Now().Before(end) {
-			break
+			return nil
 		}
 		more := m.growth.More / float64(m.executions.Steps)
 		target = min(target+int(math.Min(math.Max(more, float64(target)/2), float64(3*target))), mostSteps)
 	}
-	if before == nil || m.growth.Kind != memory.Leak {
-		return nil
-	}
-	after, err := native.ReadHeapProfile()
-	steps := m.steps() - first
-	m.grown = func() []native.Stack { return after.Growth(before, steps) }
-	return err
 }
 
 // judge judges the growth in some steps. Numbers of objects have no noise: if one of them grows, memory
@@ -406,9 +394,6 @@ func (m *measurement) report() *Report {
 		MicroBatches: m.session.MicroBatches(), StepsPerExecution: m.executions.Steps,
 		Steps: m.steps(), StepSeconds: stats.Median(m.times),
 		Growth: m.growth, GrowthText: m.growth.String(), Samples: m.samples.thin(400),
-	}
-	if m.grown != nil {
-		r.GrowingStacks = m.grown()
 	}
 	r.Timeline = newTimeline(m.operations)
 	r.Parts = m.parts(m.operations)

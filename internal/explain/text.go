@@ -166,9 +166,5 @@ func (r *Report) growing() (lines []string) {
 			}
 		}
 	}
-	for _, s := range r.GrowingStacks {
-		lines = append(lines, fmt.Sprintf("about %s a step from %s", memory.Bytes(s.BytesPerStep),
-			texts.Printable(strings.Join(s.Functions, " < "))))
-	}
 	return lines
 }

@@ -18,14 +18,6 @@ var Environment func() (env []string, ok bool)
 // threads with them. ok is false if there was none.
 var FirstSession func() (config []byte, env []string, ok bool)
 
-// DumpHeap writes jemalloc's heap profile to a file: the memory in use by allocating stack,
-// estimated from samples. It reports whether malloc is jemalloc with profiling, which
-// MALLOC_CONF=prof:true turns on at the start of the process.
-var DumpHeap func(path string) bool
-
-// FunctionAt returns the symbol of the native function at an address of this process, or "".
-var FunctionAt func(address uintptr) string
-
 // MaxMmapThreshold is the largest threshold, in bytes, for [SetMmapThreshold]. It is the limit
 // of glibc's own adjustment (DEFAULT_MMAP_THRESHOLD_MAX).
 const MaxMmapThreshold = 32 << 20
