@@ -38,8 +38,8 @@ several steps per execution, the figures are per step.`,
 }
 
 func (s *settings) bench(cmd *cobra.Command) error {
-	if err := s.checkBench(); err != nil {
-		return err
+	if s.synthetic && s.Data.Path != "" {
+		return usagef("--synthetic and --data exclude each other")
 	}
 	if err := s.prepareProcess(cmd.ErrOrStderr()); err != nil {
 		return err
@@ -67,14 +67,6 @@ func (s *settings) bench(cmd *cobra.Command) error {
 	}
 	name := strings.TrimPrefix(filepath.Base(filepath.Clean(s.Model)), contract.BuiltinPrefix)
 	return r.Print(cmd.OutOrStdout(), "steadyfit", name, int64(s.Loop.Batch))
-}
-
-func (s *settings) checkBench() error {
-	switch {
-	case s.synthetic && s.Data.Path != "":
-		return usagef("--synthetic and --data exclude each other")
-	}
-	return nil
 }
 
 func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedmodels.Signature,

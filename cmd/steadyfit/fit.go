@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,7 +18,6 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/texts"
-	"steadyfit/supervise"
 	"steadyfit/train"
 )
 
@@ -80,13 +78,8 @@ func (s *settings) fit(cmd *cobra.Command) error {
 		return nil
 	}
 	r, err := train.Run(cmd.Context(), s.Config)
-	switch {
-	case err != nil && s.follows(): // rank 0 has the checkpoints
+	if err != nil || s.follows() {
 		return s.explainNoGPU(err)
-	case err != nil:
-		return withCheckpoint(s.explainNoGPU(err), s.Checkpoints.Folder)
-	case s.follows():
-		return nil
 	}
 	return s.printResult(cmd.OutOrStdout(), r)
 }
@@ -205,21 +198,6 @@ func (s *settings) combineHooks() error {
 	}
 	s.Loop.Hook(s.reduceRate.Hook())
 	return nil
-}
-
-// withCheckpoint adds the newest checkpoint to the error of a training that crashed too often.
-func withCheckpoint(err error, checkpoints string) error {
-	var child *supervise.Error
-	if !errors.As(err, &child) || len(child.Crashes) == 0 {
-		return err
-	}
-	found, _ := fit.Checkpoints(checkpoints) // an unreadable folder has no checkpoint to name
-	for _, c := range found {
-		if c.Err == nil {
-			return fmt.Errorf("%w\nthe newest checkpoint is %s, continue with --resume", err, c.Path)
-		}
-	}
-	return fmt.Errorf("%w\nthere is no checkpoint in %s to continue from", err, checkpoints)
 }
 
 // result is the output of fit --json.

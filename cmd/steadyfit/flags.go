@@ -245,8 +245,7 @@ func (s *settings) deviceFlags() []flag {
 	return []flag{
 		{"precision", onModel, "type to compute in where TensorFlow considers it safe; variables stay as they are",
 			"Options.Precision",
-			shown{newChoice(&s.Session.Device.Precision, "fp32 bf16 fp16", "", gpuopts.BFloat16, gpuopts.Float16),
-				showPrecision}},
+			newChoice(&s.Session.Device.Precision, "fp32 bf16 fp16", "", gpuopts.BFloat16, gpuopts.Float16)},
 		{"xla", onModel, "compile the model with XLA, except signatures that were exported compiled", "Options.XLA",
 			newChoice(&s.Session.Device.XLA, "false true", "off", "on-2").as("bool")},
 		{"deterministic", onModel, "same results in every run, or an error; slower (TF_DETERMINISTIC_OPS)",
@@ -281,7 +280,7 @@ func (s *settings) memoryFlags() []flag {
 			"Options.MemoryFraction",
 			&s.Session.Device.MemoryFraction},
 		{"gpu-memory-limit", onModel, "memory limit of each GPU of --visible-gpus, as in 2GiB,512MiB", "Options.VirtualGPUs",
-			shown{newValue("size,...", "", s.setGPULimits), showSizes}},
+			newValue("size,...", "", s.setGPULimits)},
 		{"gpu-allocator", onModel, "allocator of GPU memory (default bfc, which is TensorFlow's)", "Options.GPUAllocator",
 			newChoice(&s.Session.Device.GPUAllocator, "bfc cuda_malloc_async", "BFC", "cuda_malloc_async")},
 	}
@@ -474,14 +473,11 @@ func flagName(option, value string) string {
 		return strings.TrimSpace(option + " " + value)
 	}
 	name := "--" + row.name
-	if value == "" {
+	if value == "" || strings.HasPrefix(value, "[") { // a list has another form in the flag
 		return name
 	}
-	switch v := row.sets.(type) {
-	case interface{ word(value string) string }:
+	if v, ok := row.sets.(interface{ word(value string) string }); ok {
 		value = v.word(value)
-	case *[]int:
-		value = showList(value)
 	}
 	switch value {
 	case "true":

@@ -94,7 +94,7 @@ func (s *settings) launch(cmd *cobra.Command, args []string) error {
 	case cmd.Context().Err() != nil && first.err != nil:
 		failed = &first // it has the checkpoints
 	}
-	return failed.describe(len(ranks))
+	return fmt.Errorf("rank %d of %d: %w", failed.Cluster.Rank, len(ranks), failed.explainNoGPU(failed.err))
 }
 
 // await waits until all ranks have ended. When a rank fails, await stops the others. It returns rank 0 and
@@ -121,20 +121,6 @@ func (r *endedRank) followed() bool {
 	var e *supervise.Error
 	return errors.As(r.err, &e) && len(e.Crashes) > 0 &&
 		!slices.ContainsFunc(e.Crashes, func(c supervise.Crash) bool { return !c.Peer })
-}
-
-// describe returns the error of a rank with what helps to continue.
-func (r *endedRank) describe(ranks int) error {
-	err := r.explainNoGPU(r.err)
-	var died *supervise.Error
-	switch {
-	case !errors.As(err, &died) || len(died.Crashes) == 0:
-	case r.Checkpoints.Folder == "":
-		err = fmt.Errorf("%w\nwithout --checkpoints, a rank that dies cannot resume", err)
-	case r.Cluster.Rank == 0:
-		err = withCheckpoint(err, r.Checkpoints.Folder)
-	}
-	return fmt.Errorf("rank %d of %d: %w", r.Cluster.Rank, ranks, err)
 }
 
 // lines writes whole lines, each after a prefix. The ranks share a mutex. Write never fails, since a rank

@@ -79,8 +79,8 @@ func TestOutputErrors(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile("multi.npz", nil, 0o666))
 	err := predictions{kind: ".csv"}.write(t.Context(), nil, 1, "multi.npz/new/p.csv")
-	assert.EqualError(t, err, "--out multi.npz/new/p.csv: write multi.npz/new: not a directory; a part of the path is "+
-		"a file and no folder: use another path")
+	assert.EqualError(t, err, "--out multi.npz/new/p.csv: write multi.npz/new: not a directory; make the folder writable, "+
+		"or use another folder")
 	assert.Equal(t, exitUsage, exitCode(err))
 	var stderr strings.Builder
 	assert.Equal(t, exitUsage, run(t.Context(), []string{"verify", "multi.npz"}, io.Discard, &stderr))

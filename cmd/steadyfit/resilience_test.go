@@ -2,10 +2,7 @@ package main
 
 import (
 	"bytes"
-	"syscall"
 	"testing"
-
-	"steadyfit/supervise"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -27,19 +24,5 @@ func TestFlagsThatWouldDoNothing(t *testing.T) {
 		args := append([]string{"fit", "--model", "builtin:digits", "--data", "builtin:digits"}, c.args...)
 		assert.Equal(t, exitUsage, run(t.Context(), args, &stdout, &stderr), "%v", c.args)
 		assert.Contains(t, stderr.String(), c.want)
-	}
-}
-
-// After too many crashes, the error names the checkpoint to resume from. Other errors do not
-// change.
-func TestWithCheckpoint(t *testing.T) {
-	dir := t.TempDir()
-	died := &supervise.Error{Code: exitFailed, Text: "killed by SIGKILL", Crashes: []supervise.Crash{{}}}
-	err := withCheckpoint(died, dir)
-	assert.ErrorIs(t, err, died)
-	assert.Equal(t, exitFailed, exitCode(err))
-	assert.ErrorContains(t, err, "\nthere is no checkpoint in "+dir+" to continue from")
-	for _, err := range []error{nil, syscall.EIO, &supervise.Error{Code: exitUsage, Text: "no"}} {
-		assert.Equal(t, err, withCheckpoint(err, dir))
 	}
 }

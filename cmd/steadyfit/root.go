@@ -9,8 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"steadyfit/internal/texts"
 )
 
 func newRoot(s *settings, stdout, stderr io.Writer) *cobra.Command {
@@ -94,17 +92,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	var names []string // of the flags whose value follows "="
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.NoOptDefVal != "" {
-			names = append(names, "--"+f.Name)
-		}
-	})
-	hint := ""
-	if len(names) > 0 {
-		hint = fmt.Sprintf("; a value of %s follows =, as in %s=%s", texts.List(names, "or"), names[0], args[0])
-	}
-	return fmt.Errorf("%s takes no arguments, found %q%s", cmd.Name(), args[0], hint)
+	return fmt.Errorf("%s takes no arguments, found %q", cmd.Name(), args[0])
 }
 
 func usageTemplate(template string) string {

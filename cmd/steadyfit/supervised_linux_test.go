@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/fit"
 )
 
 // smallDisk mounts a small file system that is soon full.
@@ -130,10 +129,6 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 			assert.Contains(t, out.String(), "restarting it")
 			assert.Contains(t, out.String(), "gave up; attempts without progress: 6")
 			assert.Contains(t, out.String(), c.want)
-			found, err := fit.Checkpoints(ckpt)
-			require.NoError(t, err)
-			require.NotEmpty(t, found)
-			assert.Contains(t, out.String(), "\nthe newest checkpoint is "+found[0].Path+", continue with --resume\n")
 		})
 	}
 }

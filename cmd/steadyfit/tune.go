@@ -264,7 +264,7 @@ func (s *settings) writeTuned(cmd *cobra.Command, p *autotune.Point) error {
 		return err
 	}
 	for _, kv := range given {
-		put(kv[0], absolute(kv[0], kv[1]))
+		put(kv[0], kv[1])
 	}
 	text, err := yaml.Marshal(values)
 	if err != nil {
@@ -311,19 +311,6 @@ func (s *settings) givenToFit(cmd *cobra.Command) (list [][2]string, err error) 
 		}
 	}
 	return list, nil
-}
-
-// absolute makes the path in the value of a flag absolute, so that fit can run in another folder.
-func absolute(flag, value string) string {
-	switch flag {
-	case "model", "data", "validation", "tensorflow":
-		if _, err := os.Stat(value); err == nil {
-			if path, err := filepath.Abs(value); err == nil {
-				return path
-			}
-		}
-	}
-	return value
 }
 
 // tunedFlags returns the flags of fit for a configuration, with their values. They turn the cache of

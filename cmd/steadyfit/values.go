@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"steadyfit/fit"
-	"steadyfit/gpuopts"
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/texts"
@@ -89,30 +88,6 @@ func (c choice[T]) word(value string) string {
 		return c.words[i]
 	}
 	return value
-}
-
-// shown is a flag whose values have another form in the options.
-type shown struct {
-	pflag.Value
-	show func(value string) string
-}
-
-func (s shown) word(value string) string { return s.show(value) }
-
-func showPrecision(value string) string {
-	if value == string(gpuopts.BFloat16) {
-		return "bf16"
-	}
-	return "fp16" // the options for a CPU and a GPU differ
-}
-
-func showList(value string) string {
-	return strings.Join(strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune("[] ", r) }), ",")
-}
-
-// showSizes formats slices of numbers of MiB as sizes.
-func showSizes(value string) string {
-	return strings.ReplaceAll(showList(value), ",", "MiB,") + "MiB"
 }
 
 func newCount(p *int, least int) *value { return newRange(p, least, math.MaxInt) }
