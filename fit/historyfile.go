@@ -150,5 +150,5 @@ func (h *historyFile) failure(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &WriteError{Path: h.path, Remedy: files.Remedy(err, ""), Err: files.Cause(err)}
+	return &WriteError{Path: h.path, Remedy: files.Remedy(err), Err: files.Cause(err)}
 }

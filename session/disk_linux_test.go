@@ -157,7 +157,6 @@ func TestSaveOnADiskThatCannotBeWritten(t *testing.T) {
 
 	err := s.Save(ctx, filepath.Join(root, "nowhere", "v"))
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, "create the folder")
 	require.NoError(t, os.WriteFile(filepath.Join(root, "file"), nil, 0o666))
 	require.Error(t, s.Save(ctx, filepath.Join(root, "file", "v")), "a file is not a folder")
 

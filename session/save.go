@@ -167,7 +167,7 @@ func saveError(prefix string, vars []savedmodels.Variable, err error) error {
 }
 
 func newSaveError(op, path string, needs int64, err error) *SaveError {
-	e := &SaveError{Op: op, Path: path, Needs: memory.Bytes(needs), Remedy: files.Remedy(err, ""), Err: err}
+	e := &SaveError{Op: op, Path: path, Needs: memory.Bytes(needs), Remedy: files.Remedy(err), Err: err}
 	if free, ok := files.FreeSpace(filepath.Dir(filepath.Clean(path))); ok {
 		e.Free = memory.Known(memory.Bytes(free))
 	}

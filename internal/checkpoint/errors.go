@@ -3,10 +3,6 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"syscall"
-
-	"steadyfit/internal/files"
 )
 
 var (
@@ -52,15 +48,3 @@ func (e *Error) Error() string {
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
-
-func remedyFor(err error) string { return files.Remedy(err, "keep fewer checkpoints") }
-
-func remedyUnread(err error) string {
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return "give this user the right to read it"
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.EIO):
-		return remedyFor(err)
-	}
-	return "make its files readable"
-}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"syscall"
 )
 
@@ -23,7 +22,7 @@ type WriteError struct {
 }
 
 func (e *WriteError) Error() string {
-	return fmt.Sprintf("write %s: %v; %s", e.Path, e.Err, Remedy(e.Err, ""))
+	return fmt.Sprintf("write %s: %v; %s", e.Path, e.Err, Remedy(e.Err))
 }
 
 // Unwrap returns the cause.
@@ -92,35 +91,10 @@ func Full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-var remedies = []struct {
-	errs   []error
-	remedy string
-}{
-	{[]error{syscall.EROFS}, "the file system is read-only, perhaps after a disk error: check the kernel's log, make " +
-		"it writable, or use another folder"},
-	{[]error{syscall.EACCES, syscall.EPERM}, "give this user the right to write there, or use another folder"},
-	{[]error{syscall.EIO}, "the disk or the network file system is failing: check the kernel's log, and copy undamaged " +
-		"files elsewhere"},
-	{[]error{syscall.EMFILE, syscall.ENFILE}, "raise the limit of open files (ulimit -n)"},
-	{[]error{syscall.EFBIG}, "raise the limit on file size (ulimit -f), or use a file system that supports larger files"},
-	{[]error{syscall.EISDIR, syscall.EEXIST}, "name a file in the folder"},
-	{[]error{syscall.ENOTDIR}, "a part of the path is a file and no folder: use another path"},
-	{[]error{syscall.ENOENT}, "create the folder, or use another one"},
-}
-
-// Remedy returns what to do about a file system error. freeing is advice on freeing space on a full
-// disk; it may be empty.
-func Remedy(err error, freeing string) string {
+// Remedy returns what to do about a file system error.
+func Remedy(err error) string {
 	if Full(err) {
-		if freeing != "" {
-			freeing = " (" + freeing + ")"
-		}
-		return fmt.Sprintf("the disk or the quota is full: free some space%s, or use another folder", freeing)
+		return "the disk or the quota is full: free some space, or use another folder"
 	}
-	for _, r := range remedies {
-		if slices.ContainsFunc(r.errs, func(target error) bool { return errors.Is(err, target) }) {
-			return r.remedy
-		}
-	}
-	return "make the folder writable, or use another folder"
+	return "make the folder writable, or use another one"
 }

@@ -40,19 +40,19 @@ func TestWriteErrors(t *testing.T) {
 		says string
 	}{
 		{Stream(filepath.Join(none, "out"), nothing), filepath.Join(none, "out"),
-			"no such file or directory; create the folder, or use another one"},
+			"no such file or directory; make the folder writable, or use another one"},
 		{Replace(filepath.Join(none, "out"), nil), filepath.Join(none, "out"),
-			"no such file or directory; create the folder, or use another one"},
-		{Stream(folder, nothing), folder, "file exists; name a file in the folder"},
-		{Replace(folder, nil), folder, "file exists; name a file in the folder"},
-		{Writable(none, 0), none, "no such file or directory; create the folder, or use another one"},
+			"no such file or directory; make the folder writable, or use another one"},
+		{Stream(folder, nothing), folder, "file exists; make the folder writable, or use another one"},
+		{Replace(folder, nil), folder, "file exists; make the folder writable, or use another one"},
+		{Writable(none, 0), none, "no such file or directory; make the folder writable, or use another one"},
 		{WritableDir(filepath.Join(file, "new"), 0), filepath.Join(file, "new"),
-			"not a directory; a part of the path is a file and no folder: use another path"},
+			"not a directory; make the folder writable, or use another one"},
 		{Stream(file, func(w io.Writer) error {
 			require.NoError(t, w.(*Replacement).file.Close())
 			_, err := w.Write([]byte("text"))
 			return err
-		}), file, "file already closed; make the folder writable, or use another folder"},
+		}), file, "file already closed; make the folder writable, or use another one"},
 	} {
 		var failed *WriteError
 		require.ErrorAs(t, c.err, &failed)
@@ -63,14 +63,10 @@ func TestWriteErrors(t *testing.T) {
 
 func TestRemedy(t *testing.T) {
 	for err, words := range map[error]string{
-		syscall.ENOSPC: "free some space (remove a.bin), or", syscall.EDQUOT: "quota", syscall.EROFS: "read-only",
-		syscall.EACCES: "right to write", syscall.EPERM: "right to write", syscall.EIO: "kernel's log",
-		syscall.EMFILE: "ulimit -n",
-		syscall.EFBIG:  "ulimit -f", syscall.ENOENT: "create the folder", fs.ErrInvalid: "another folder",
+		syscall.ENOSPC: "free some space, or", syscall.EDQUOT: "quota", syscall.EROFS: "another one",
 	} {
 		wrapped := &os.PathError{Op: "write", Path: "x", Err: err}
-		assert.Contains(t, Remedy(wrapped, "remove a.bin"), words)
-		assert.Equal(t, err == syscall.ENOSPC || err == syscall.EDQUOT, Full(wrapped))
+		assert.Contains(t, Remedy(wrapped), words)
+		assert.Equal(t, err != syscall.EROFS, Full(wrapped))
 	}
-	assert.Contains(t, Remedy(syscall.ENOSPC, ""), "free some space, or")
 }

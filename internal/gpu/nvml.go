@@ -19,9 +19,6 @@ const (
 	noPermission     status = 4
 	insufficientSize status = 7
 	driverNotLoaded  status = 9
-	gpuIsLost        status = 15
-	resetRequired    status = 16
-	libraryMismatch  status = 18
 )
 
 func (s status) Error() string { return fmt.Sprintf("NVML status %d", uint32(s)) }
@@ -109,19 +106,7 @@ func (d *Driver) open(f *functions) error {
 }
 
 func (n *nvml) failed(what string, s status) error {
-	return fmt.Errorf("%s: %s (%w); %s", what, n.errorString(s), s, remedy(s))
-}
-
-func remedy(s status) string {
-	switch s {
-	case libraryMismatch:
-		return "the driver was updated while it ran: restart the machine, or the container"
-	case noPermission:
-		return "this user cannot open /dev/nvidiactl: check its owner and mode"
-	case gpuIsLost, resetRequired:
-		return "the GPU has failed: look for NVRM in the kernel's log, and restart the machine"
-	}
-	return "check the output of nvidia-smi"
+	return fmt.Errorf("%s: %s (%w); check the output of nvidia-smi", what, n.errorString(s), s)
 }
 
 func (d *Driver) add(n *nvml, device handle, id string) {

@@ -12,6 +12,8 @@ import (
 	"steadyfit/memory"
 )
 
+const gpuIsLost, libraryMismatch status = 15, 18
+
 // Statuses of nvmlReturn_t that only tests return.
 const (
 	notSupported status = 3
@@ -231,8 +233,8 @@ func TestDriverThatDoesNotAnswer(t *testing.T) {
 		text, why string
 		shutdowns int
 	}{
-		{&fakeNVML{init: libraryMismatch}, libraryMismatch, "restart the machine", "NVML cannot be started", 0},
-		{&fakeNVML{init: noPermission}, noPermission, "/dev/nvidiactl", "NVML cannot be started", 0},
+		{&fakeNVML{init: libraryMismatch}, libraryMismatch, "nvidia-smi", "NVML cannot be started", 0},
+		{&fakeNVML{init: noPermission}, noPermission, "nvidia-smi", "NVML cannot be started", 0},
 		{&fakeNVML{count: unknownError}, unknownError, "count the GPUs", "count the GPUs", 1},
 		{&fakeNVML{devices: []*fakeDevice{{handle: gpuIsLost}}}, gpuIsLost, "GPU 0 does not answer",
 			"no GPU that this process may use", 1},

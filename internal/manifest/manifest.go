@@ -92,12 +92,6 @@ func (r *reader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// sha256sum escapes these characters in a name and begins the line with a backslash.
-var (
-	escape   = strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\r", `\r`)
-	unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r")
-)
-
 // Write writes the manifest of the files in a folder, and syncs it.
 func Write(ctx context.Context, dir string) error {
 	sums, err := hash(ctx, dir)
@@ -106,11 +100,7 @@ func Write(ctx context.Context, dir string) error {
 	}
 	var text bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		escaped := escape.Replace(name)
-		if escaped != name {
-			text.WriteByte('\\')
-		}
-		fmt.Fprintf(&text, "%s  %s\n", sums[name], escaped)
+		fmt.Fprintf(&text, "%s  %s\n", sums[name], name)
 	}
 	return files.Disk{}.Write(filepath.Join(dir, Name), text.Bytes())
 }
@@ -138,11 +128,7 @@ func parse(line string, sums map[string]string) error {
 	if line == "" || line[0] == '#' {
 		return nil
 	}
-	line, escaped := strings.CutPrefix(line, `\`)
 	sum, name, ok := strings.Cut(line, "  ")
-	if escaped {
-		name = unescape.Replace(name)
-	}
 	if raw, err := hex.DecodeString(sum); !ok || err != nil || len(raw) != sha256.Size {
 		return errors.New("expected a SHA-256 of 64 hexadecimal digits, two spaces and a file name")
 	}
@@ -173,15 +159,8 @@ func (d *Damage) Error() string {
 			found = append(found, kind.word+": "+strings.Join(kind.names, ", "))
 		}
 	}
-	var fixes []string
-	if len(d.Missing)+len(d.Differs) > 0 {
-		fixes = append(fixes, "restore the files that are missing or have another content")
-	}
-	if len(d.Extra) > 0 {
-		fixes = append(fixes, "remove the files that are not listed")
-	}
-	return fmt.Sprintf("%s differs from its %s: %s; %s, or save the model again", d.Dir, Name, strings.Join(found, "; "),
-		strings.Join(fixes, " and "))
+	return fmt.Sprintf("%s differs from its %s: %s; copy the folder or save the model again", d.Dir, Name,
+		strings.Join(found, "; "))
 }
 
 // Verify reads all files of a folder and compares them with its manifest. It returns the number of
