@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 )
 
 //go:embed builtin/*.zip
@@ -44,50 +43,32 @@ func builtinNames(files fs.FS) []string {
 
 // Builtin opens a model that is part of this module.
 // TensorFlow reads models from files, so Builtin writes the model to the folder
-// steadyfit/models/NAME-HASH of the user's cache, unless that folder exists.
-// If the cache is not writable, Builtin writes to a private folder under os.TempDir and never
-// removes it. The largest model, image-224, takes 63 MB. Several processes may call Builtin at
-// once.
+// steadyfit/models/NAME-HASH of the user's cache, unless that folder exists. The largest model, image-224,
+// takes 63 MB. Several processes may call Builtin at once.
 func Builtin(name string, tags ...string) (*Model, error) {
-	var cache string
-	if dir, err := os.UserCacheDir(); err == nil {
-		cache = filepath.Join(dir, "steadyfit", "models")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, fmt.Errorf("built-in model %s: no folder to write it to: %w", name, err)
 	}
-	dir, err := materialise(builtinFS, name, cache)
+	dir, err := materialise(builtinFS, name, filepath.Join(cache, "steadyfit", "models"))
 	if err != nil {
 		return nil, err
 	}
 	return Open(dir, tags...)
 }
 
-// materialise writes a model to cache, or else to privateFolder, and returns the model's folder.
+// materialise writes a model to a folder in cache, and returns that folder.
 func materialise(builtins fs.FS, name, cache string) (string, error) {
 	model, hash, err := builtinFiles(builtins, name)
 	if err != nil {
 		return "", err
 	}
-	folder := name + "-" + hash[:16]
-	if cache != "" {
-		dir, err := install(cache, folder, model)
-		if err == nil {
-			return dir, nil
-		}
-	}
-	parent, err := privateFolder()
-	if err == nil {
-		folder, err = install(parent, folder, model)
-	}
+	dir, err := install(cache, name+"-"+hash[:16], model)
 	if err != nil {
-		return "", fmt.Errorf("built-in model %s: no folder is writable: %w", name, err)
+		return "", fmt.Errorf("built-in model %s: %w; XDG_CACHE_HOME names another folder for it", name, err)
 	}
-	return folder, nil
+	return dir, nil
 }
-
-// privateFolder makes one folder per process. Its name is random: another user could create a
-// folder with a fixed name first.
-var privateFolder = sync.OnceValues(func() (string, error) {
-	return os.MkdirTemp("", "steadyfit-models-")
-})
 
 var errUnknownBuiltin = errors.New("no such built-in model")
 

@@ -311,18 +311,9 @@ func (m *Model) WithLoss(output string) (*Model, error) {
 		slices.SortFunc(s.Outputs, func(a, b Tensor) int { return strings.Compare(a.Name, b.Name) })
 	}
 	if !found {
-		var scalars []string
-		for _, s := range m.Signatures {
-			if len(s.DataInputs()) > 0 && s.Output(contract.OutputLoss) == nil {
-				scalars = append(scalars, tensorNames(s.Metrics())...)
-			}
-		}
-		reason := "every signature that takes data has an output named loss"
-		if slices.Sort(scalars); len(scalars) > 0 {
-			reason = "no signature has such a float scalar; there are " + enumerate(slices.Compact(scalars), 8)
-		}
-		return nil, &option.Error{Option: "Model.WithLoss", Value: output, Reason: reason,
-			Fix: "correct the name, or omit it", Err: ErrNoSignature}
+		return nil, &option.Error{Option: "Model.WithLoss", Value: output,
+			Reason: "no signature that takes data and has no loss has such a float scalar",
+			Fix:    "correct the name, or omit it", Err: ErrNoSignature}
 	}
 	named.settle()
 	return &named, nil

@@ -96,37 +96,19 @@ func listFiles(dir string) (names []string, err error) {
 	})
 }
 
-// explainFile describes a file that was given instead of a SavedModel, and how to get a
-// SavedModel.
+// explainFile says how to get a SavedModel instead of a file.
 func explainFile(path string) string {
-	switch ext := strings.ToLower(filepath.Ext(path)); {
-	case filepath.Base(path) == modelFile:
-		return "use the folder that contains it, " + filepath.Dir(path)
-	case ext == ".keras" || ext == ".h5" || ext == ".hdf5":
+	if ext := strings.ToLower(filepath.Ext(path)); ext == ".keras" || ext == ".h5" {
 		return "this is a Keras model or its weights: load it in Python and export a SavedModel with signatures " +
 			"(scripts/export.py)"
 	}
 	return "a SavedModel is a folder with " + modelFile + " and variables/ in it"
 }
 
-// explainFolder says what a folder without saved_model.pb contains.
+// explainFolder says how to get a SavedModel instead of a folder without one.
 func explainFolder(dir string) string {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return "the folder cannot be listed; check its permissions"
-	}
-	if versions, err := Versions(dir); err == nil && len(versions) > 0 &&
-		exists(filepath.Join(versions[len(versions)-1].Path, modelFile)) {
+	if versions, err := Versions(dir); err == nil && len(versions) > 0 {
 		return "there is one in " + versions[len(versions)-1].Path + ": use that folder"
-	}
-	for _, e := range entries {
-		name := e.Name()
-		switch ext := filepath.Ext(name); {
-		case e.IsDir() && exists(filepath.Join(dir, name, modelFile)):
-			return "there is one in " + filepath.Join(dir, name) + ": use that folder"
-		case ext == ".keras" || ext == ".h5":
-			return "it contains " + name + ": " + explainFile(name)
-		}
 	}
 	return "export one with scripts/export.py or tf.saved_model.save"
 }

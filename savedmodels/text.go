@@ -11,21 +11,12 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"steadyfit/internal/dtype"
 	"steadyfit/internal/texts"
 	"steadyfit/internal/tfproto"
 )
 
-// newTypes are types of TensorFlow 2.21 that the protobuf package lacks.
-var newTypes = map[dtype.DType]string{
-	24: "DT_FLOAT8_E5M2", 25: "DT_FLOAT8_E4M3FN", 26: "DT_FLOAT8_E4M3FNUZ", 27: "DT_FLOAT8_E4M3B11FNUZ",
-	28: "DT_FLOAT8_E5M2FNUZ", 29: "DT_INT4", 30: "DT_UINT4", 31: "DT_INT2", 32: "DT_UINT2", 33: "DT_FLOAT4_E2M1FN",
-}
-
 // typeName returns the name of the type in protobufs, such as "DT_FLOAT".
-func (t Tensor) typeName() string {
-	return cmp.Or(newTypes[t.DType], tfproto.DataType(t.DType).String())
-}
+func (t Tensor) typeName() string { return tfproto.DataType(t.DType).String() }
 
 // enumerate joins the first limit names and counts the others.
 func enumerate(names []string, limit int) string {
