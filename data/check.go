@@ -25,16 +25,15 @@ type Values struct {
 	// Integers has the least and the greatest allowed integer. Another value is ErrValue. A float counts
 	// as an integer if it is whole and below 2^53.
 	Integers *[2]int64
-	// Below means floats whose magnitude is below this number, which may be an infinity. NaN and greater
-	// values are ErrValue. Fields of other types pass. For a field made by a function, such as Scale,
-	// Check looks at the original values.
-	Below float64
+	// Finite means floats that are neither NaN nor infinite; another float is ErrValue. Fields of other types
+	// pass. For a field made by a function, such as Scale, Check looks at the original values.
+	Finite bool
 }
 
 // Check reads a field of a dataset, or all fields if field is empty. It returns an error with a
 // *RowError for each of the first elements whose values are not as want describes.
 func Check(ds Dataset, field string, want Values) error {
-	if want.Below > 0 {
+	if want.Finite {
 		ds = original(ds)
 	} else if want.Classes < 1 && !want.Probabilities && want.Integers == nil {
 		return fmt.Errorf("%s: %+v describes no values; set one of its fields: %w", ds.Name(), want, errOption)
@@ -46,10 +45,9 @@ func Check(ds Dataset, field string, want Values) error {
 		}
 		known = true
 		kind := dtype.ByName(f.Type)
-		isFloat := kind != nil && kind.Kind == dtype.FloatKind
 		switch {
-		case want.Below > 0 && (!isFloat || kind.Size == 4 && want.Below > math.MaxFloat32 && !math.IsInf(want.Below, 1)):
-		case want.Below == 0 && kind != nil && kind.Kind == dtype.StringKind:
+		case want.Finite && (kind == nil || kind.Kind != dtype.FloatKind):
+		case !want.Finite && kind != nil && kind.Kind == dtype.StringKind:
 			return fmt.Errorf("%s: field %q is of type string, expected numbers: %w", ds.Name(), f.Name, ErrField)
 		case !hasPixels(ds, f.Name):
 			fields = append(fields, f.Name)
@@ -88,12 +86,12 @@ func (w Values) find(v vector, from int) int {
 	low, high := w.integers()
 	switch v := v.(type) {
 	case vec[float32]:
-		if w.Below > 0 {
-			return firstBeyond(v, from, w.Below)
+		if w.Finite {
+			return firstInfinite(v, from)
 		}
 	case vec[float64]:
-		if w.Below > 0 {
-			return firstBeyond(v, from, w.Below)
+		if w.Finite {
+			return firstInfinite(v, from)
 		}
 	}
 	for i := from; i < v.len(); i++ {
@@ -108,9 +106,9 @@ func (w Values) find(v vector, from int) int {
 	return -1
 }
 
-func firstBeyond[T float32 | float64](values []T, from int, limit float64) int {
+func firstInfinite[T float32 | float64](values []T, from int) int {
 	for i, v := range values[from:] {
-		if f := float64(v); !(f > -limit && f < limit) {
+		if v-v != 0 { // NaN or infinite
 			return from + i
 		}
 	}
@@ -121,11 +119,8 @@ func firstBeyond[T float32 | float64](values []T, from int, limit float64) int {
 func (w Values) wrong(v vector, at int) RowError {
 	low, high := w.integers()
 	switch {
-	case math.IsInf(w.Below, 1):
+	case w.Finite:
 		return RowError{Expected: "a finite number", Fix: "fill the value in, or leave the sample out", Err: ErrValue}
-	case w.Below > 0:
-		return RowError{Expected: fmt.Sprintf("a number below %.3g", w.Below),
-			Fix: "scale the field down, or leave the sample out", Err: ErrValue}
 	case w.Probabilities:
 		return RowError{Expected: "a class from 0 to 1, or a probability", Fix: "number the two classes 0 and 1",
 			Err: ErrLabel}

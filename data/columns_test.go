@@ -162,7 +162,7 @@ func TestColumnsOfParquet(t *testing.T) {
 	m, err := Open(put(t, t.TempDir(), "i.parquet", parquetOf(t, integers{1, 2}, integers{-70000, 3})),
 		Options{CSV: CSVOptions{Inputs: denseInputs}})
 	require.NoError(t, err)
-	require.ErrorContains(t, Check(m, "x", Values{Below: 65504}), `record 1, column "A": found -70000`)
+	require.ErrorContains(t, Check(m, "x", Values{Integers: &[2]int64{-65504, 65504}}), `record 1, column "A": found -70000`)
 }
 
 // Columns feed several inputs by name, by the beginning of their names, as listed, or as the columns that remain.

@@ -54,7 +54,7 @@ func samples(t testing.TB, ds Dataset, p Pass) []int64 {
 }
 
 // finite describes values that are neither NaN nor infinite.
-var finite = Values{Below: math.Inf(1)}
+var finite = Values{Finite: true}
 
 // spec returns the description of a field.
 func spec(ds Dataset, field string) FieldSpec {

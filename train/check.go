@@ -12,7 +12,6 @@ import (
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-	"steadyfit/tfbind"
 )
 
 // checkData returns an error for data that does not fit a signature, and for values that would make
@@ -22,7 +21,7 @@ func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass
 	if err != nil {
 		return labelHint(err, ds, model, signature)
 	}
-	if err := data.Check(ds, "", data.Values{Below: math.Inf(1)}); err != nil {
+	if err := data.Check(ds, "", data.Values{Finite: true}); err != nil {
 		return err
 	}
 	sig, err := model.Signature(signature)
@@ -60,11 +59,12 @@ func labelHint(err error, ds data.Dataset, model *savedmodels.Model, signature s
 	return err
 }
 
-// checkInput checks the classes of a label, the magnitudes of floats, or the ranges of integers.
+// checkInput checks the classes of a label, or the integers that an input takes: those of its type or, for an embedding
+// table, its indices. Negative indices count from the end.
 func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor,
 	field string) error {
-	rows := int64(0) // rows of the embedding table of the input
-	_, _, integer := integerRange(in.DType.String())
+	what, rows := in.DType.String(), int64(0)
+	low, high, integer := integerRange(what)
 	if m != nil {
 		rows = max(m.Inputs[in.Name].Rows, 0)
 		if classes := classesOf(m, in.Name); classes > 0 && integer {
@@ -79,17 +79,13 @@ func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signa
 			return err
 		}
 	}
-	what, err := in.DType.String(), error(nil)
-	if limit, ok := overflows[in.DType]; ok {
-		err = data.Check(ds, field, data.Values{Below: limit})
+	if !integer || rows == 0 && fieldOf(ds, field).Type == what {
+		return nil
 	}
-	if low, high, may := mayExceed(fieldOf(ds, field).Type, in.DType, rows); may && err == nil {
-		if rows > 0 {
-			what = fmt.Sprintf("indices of a table of %d rows", rows)
-		}
-		err = data.Check(ds, field, data.Values{Integers: &[2]int64{low, high}})
+	if rows > 0 {
+		what, low, high = fmt.Sprintf("indices of a table of %d rows", rows), max(low, -rows), min(high, rows-1)
 	}
-	if err != nil {
+	if err := data.Check(ds, field, data.Values{Integers: &[2]int64{low, high}}); err != nil {
 		return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, what, err)
 	}
 	return nil
@@ -135,11 +131,6 @@ func checkNames(ds, field string, names []string, classes int) error {
 	return nil
 }
 
-// overflows has, by type, the least magnitude that rounds to infinity.
-var overflows = map[tfbind.DType]float64{
-	tfbind.Float32: 0x1.ffffffp127, tfbind.BFloat16: 0x1.ffp127, tfbind.Float16: 65520,
-}
-
 // integerRange returns the range of an integer type, limited to that of int64.
 func integerRange(name string) (low, high int64, ok bool) {
 	t := dtype.ByName(name)
@@ -152,21 +143,4 @@ func integerRange(name string) (low, high int64, ok bool) {
 		return 0, math.MaxInt64, true
 	}
 	return 0, 1<<(8*t.Size) - 1, true
-}
-
-// mayExceed reports whether a field may have values outside [low, high], the integers that an input
-// accepts. These are the integers of its type or, if rows is not 0, the indices of a table with
-// that many rows. Negative indices count from the end.
-func mayExceed(field string, input tfbind.DType, rows int64) (low, high int64, may bool) {
-	low, high, ok := integerRange(input.String())
-	if !ok || rows == 0 && field == input.String() {
-		return 0, 0, false
-	}
-	if rows > 0 {
-		low, high = max(low, -rows), min(high, rows-1)
-	}
-	if from, to, ok := integerRange(field); ok {
-		return low, high, field == "uint64" || from < low || to > high
-	}
-	return low, high, field != "bool" || high < 1
 }

@@ -27,8 +27,6 @@ func (c *Config) checkCluster() error {
 		return alone("Autotune.Mode", c.Autotune.Mode)
 	case c.CacheFeatures == On:
 		return alone("Config.CacheFeatures", c.CacheFeatures)
-	case c.Session.StepsPerExecution > 1:
-		return alone("Options.StepsPerExecution", c.Session.StepsPerExecution)
 	case c.Budget.Limit != 0:
 		return alone("Budget.Limit", c.Budget.Limit)
 	case c.resets():

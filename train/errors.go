@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"syscall"
 
 	"steadyfit/data"
@@ -129,12 +128,6 @@ func (t *training) advise(err error, checkpoint string) error {
 	}
 	if rank, _ := t.ranked(); rank > 0 {
 		return err // rank 0 has the checkpoint and the advice
-	}
-	var failed *tfbind.Error
-	if errors.As(err, &failed) && failed.Code == "UNIMPLEMENTED" && strings.Contains(failed.Message, "determinis") {
-		return option.Errorf("%w\nwith {Options.Deterministic true}, TensorFlow refuses operations without a "+
-			"deterministic form on this device; a Keras model has fewer of them if it is exported after "+
-			"tf.config.experimental.enable_op_determinism()", err)
 	}
 	outOfMemory := errors.Is(err, session.ErrOutOfMemory) && t.OnOutOfMemory == ""
 	if !outOfMemory && (!errors.Is(err, context.Canceled) || errors.As(err, new(*fit.HookError))) {

@@ -16,7 +16,6 @@ import (
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
-	"steadyfit/tfbind"
 )
 
 // The command has more cases, in cmd/steadyfit/exit_test.go.
@@ -54,15 +53,4 @@ func TestErrorsOfData(t *testing.T) {
 	for _, err := range []error{savedmodels.ErrNotSavedModel, session.ErrMismatch, session.ErrOutOfMemory} {
 		assert.False(t, ofData(err), err)
 	}
-}
-
-func TestAdviceOnDeterminism(t *testing.T) {
-	refused := &tfbind.Error{Code: "UNIMPLEMENTED", Message: "the GPU implementation is not deterministic"}
-	var tr training
-	err := tr.advise(refused, "")
-	assert.ErrorIs(t, err, refused)
-	assert.ErrorContains(t, err, "\nwith Options.Deterministic true, TensorFlow refuses operations without a "+
-		"deterministic form on this device")
-	other := &tfbind.Error{Code: "UNIMPLEMENTED", Message: "file system scheme 'gs' not implemented"}
-	assert.Equal(t, other, tr.advise(other, ""))
 }

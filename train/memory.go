@@ -38,7 +38,7 @@ func (t *training) arrange() {
 	l.Session = s
 	switch {
 	case t.Profile != Profile{} && rank == 0:
-		t.profiled = &profiled{Session: s, t: t, began: -1}
+		t.profiled = &profiled{Session: s, t: t}
 		l.Session = t.profiled
 	case t.tunesLive():
 		l.Session = autotune.NewLive(s, l.Batch)

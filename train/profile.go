@@ -2,12 +2,9 @@ package train
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"steadyfit/data"
@@ -22,8 +19,8 @@ type Profile struct {
 	// viewer has the whole file in memory. A training has the trace of one execution in memory.
 	First, Last int64
 	// File receives the times of all operations in the Trace Event Format, which Perfetto and
-	// chrome://tracing open. An existing file is replaced. A process that resumes between First and
-	// Last writes another file, with the number of its first step in the name, as in trace-15.json.
+	// chrome://tracing open. An existing file is replaced, also by a process that resumes between First
+	// and Last, and then has the remaining steps.
 	File string
 }
 
@@ -38,7 +35,8 @@ func (c *Config) checkProfile() error {
 	if p == (Profile{}) {
 		return nil
 	}
-	switch info, err := os.Stat(p.File); {
+	info, err := os.Stat(p.File)
+	switch {
 	case p.First < 1 || p.Last < p.First:
 		return refuse("Config.Profile", p.text(), "the first step is at least 1, and the last step is not before it")
 	case p.Last-p.First >= maxProfile:
@@ -48,17 +46,11 @@ func (c *Config) checkProfile() error {
 		return refuse("Config.Profile", p.text(), "it names no file for the trace")
 	case err == nil && !info.Mode().IsRegular():
 		return refuse("Config.Profile", p.text(), "%s is no regular file; name another file", p.File)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return wrong("Config.Profile", p.text(), err)
 	case c.Session.Device.Executor != "":
 		return refuse("Config.Profile", p.text(), "the single-threaded executor cannot trace; leave {Options.Executor} at "+
 			"its default")
 	}
-	if info, err := os.Stat(filepath.Dir(p.File)); err != nil || !info.IsDir() {
-		return refuse("Config.Profile", p.text(), "the folder %s does not exist; create it, or name a file in another folder",
-			filepath.Dir(p.File))
-	}
-	return nil
+	return wrong("Config.Profile", p.text(), files.Writable(filepath.Dir(p.File), 0))
 }
 
 // profiled is a session that traces the steps of a Profile.
@@ -70,10 +62,8 @@ type profiled struct {
 	to   *native.ProfileWriter
 	// first and last are the numbers of the first and the last step in the file.
 	first, last int64
-	// done is true if the file is complete, or could not be written.
-	done bool
-	// began is the number of steps before the first step of this process; -1 until that step.
-	began int64
+	done        bool  // the file is complete, or could not be written
+	at          int64 // the number of the last step that ran
 }
 
 func (p *profiled) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
@@ -87,10 +77,8 @@ func (p *profiled) TrainN(ctx context.Context, step int64, n int, out []float64)
 // trace calls do, which runs n steps, and traces it if steps of the profile are among them. earlier is
 // the number of steps before them.
 func (p *profiled) trace(earlier int64, n int, do func() error) error {
-	if p.began < 0 {
-		p.began = earlier
-	}
 	first, last := earlier+1, earlier+int64(n)
+	p.at = last
 	if p.done || last < p.t.Profile.First || first > p.t.Profile.Last {
 		return do()
 	}
@@ -109,7 +97,7 @@ func (p *profiled) end() {
 	case p == nil || p.done:
 	case p.file != nil:
 		p.finish(nil)
-	case p.began < p.t.Profile.Last: // otherwise an earlier process has written it
+	case p.at < p.t.Profile.First: // otherwise an earlier process has written it
 		p.t.Loop.Log.Warn("no trace was written, since the training ran none of the steps", "profile", p.t.Profile.text())
 	}
 }
@@ -118,12 +106,7 @@ func (p *profiled) end() {
 func (p *profiled) write(e native.Profiled) {
 	var err error
 	if p.file == nil {
-		path := p.t.Profile.File
-		if p.began >= p.t.Profile.First { // an earlier process has written the steps before
-			extension := filepath.Ext(path)
-			path = fmt.Sprintf("%s-%d%s", strings.TrimSuffix(path, extension), p.began+1, extension)
-		}
-		if p.file, err = files.CreateFor(path); err == nil {
+		if p.file, err = files.CreateFor(p.t.Profile.File); err == nil {
 			p.first, p.to = e.First, native.NewProfileWriter(p.file)
 		}
 	}
@@ -147,9 +130,6 @@ func (p *profiled) finish(err error) {
 	if err != nil {
 		p.t.Loop.Log.Warn("the trace could not be written; training continues", "error", err)
 		return
-	}
-	if p.to.Operations == 0 {
-		p.t.Loop.Log.Warn("the trace has no operations, since the single-threaded executor of the checkpoint cannot trace")
 	}
 	p.t.Loop.Log.Info("trace written", "file", p.file.Path, "first_step", p.first, "last_step", p.last, "operations",
 		p.to.Operations)

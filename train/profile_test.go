@@ -108,8 +108,7 @@ func TestProfile(t *testing.T) {
 	assert.Contains(t, spans, "steps 6 to 10")
 	assert.Contains(t, spans, "steps 11 to 15")
 
-	// A process that resumes within the steps keeps the file of an earlier process. A process that
-	// resumes after them writes nothing.
+	// A process that resumes within the steps replaces the file. A process that resumes after them writes nothing.
 	part := func(epochs int) func(*Config) {
 		return func(c *Config) {
 			c.Loop.StepsPerEpoch, c.Loop.Epochs, c.Resume = 11, epochs, true
@@ -117,9 +116,8 @@ func TestProfile(t *testing.T) {
 		}
 	}
 	assert.Len(t, train("resumed", 10, 12, part(1)), 2)
-	assert.Len(t, train("resumed", 10, 12, part(2)), 2)
-	assert.FileExists(t, filepath.Join(dir, "resumed-12.json"))
-	train("resumed", 10, 12, part(3))
+	assert.Len(t, train("resumed", 10, 12, part(2)), 1)
+	assert.Len(t, train("resumed", 10, 12, part(3)), 1)
 	assert.NotContains(t, log.String(), "no trace was written")
 
 	assert.Len(t, train("end", 29, 99, nothing), 2)
@@ -142,7 +140,7 @@ func TestProfileRefuses(t *testing.T) {
 		"steps=0:3,file=p.json: the first step is at least 1":  {0, 3, "p.json"},
 		"the last step is not before it":                       {3, 2, "p.json"},
 		"at most 1000 steps can be traced, and these are 1001": {1, 1001, "p.json"},
-		"the folder /none/of does not exist":                   {1, 2, "/none/of/it"},
+		"write /none/of: no such file":                         {1, 2, "/none/of/it"},
 		"is no regular file":                                   {1, 2, os.TempDir()},
 		"it names no file for the trace":                       {1, 2, ""},
 	} {

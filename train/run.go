@@ -293,21 +293,14 @@ func (t *training) compile() (err error) {
 	return err
 }
 
-// warn logs problems of the model that matter for this training. State that is not in
-// checkpoints matters for resumes and resets, except for the depth "restore".
+// warn logs that the model has state which checkpoints do not include, if the training may resume or reset the
+// session. A reset of the depth "restore" keeps such state.
 func (t *training) warn() {
-	problems := t.model.Problems
-	for _, p := range problems {
-		if p.Code == contract.CodeMetadata {
-			t.Loop.Log.Warn("the notes of the exporter cannot be read; names of classes and ranges of inputs are unknown",
-				"problem", p.Message, "fix", p.Fix)
-		}
-	}
 	resets := t.resets() && t.Reset.Depth != contract.ResetRestore
 	if !resets && t.Supervise != Always && !t.Resume && t.Budget.Limit == 0 && t.OnOutOfMemory == "" {
 		return
 	}
-	for _, p := range problems {
+	for _, p := range t.model.Problems {
 		if p.Code == contract.CodeStateNotSaved {
 			t.Loop.Log.Warn("resets and resumes will change the numbers of this training", "problem", p.Message, "fix", p.Fix)
 		}
