@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -412,12 +411,6 @@ func (r *run) saveVariables(prefix string, frozen session.Frozen) (err error) {
 		err = frozen.Save(prefix)
 	} else {
 		err = r.state.Session.Save(r.steady, prefix)
-	}
-	var refused *session.SaveError
-	if errors.As(err, &refused) {
-		bare := *refused
-		bare.Remedy = "" // the WriteError has a remedy
-		err = &bare
 	}
 	if err != nil {
 		return fmt.Errorf("saving the model: %w", err)

@@ -54,7 +54,7 @@ func TestStopAfterAnyFailure(t *testing.T) {
 		require.ErrorIs(t, err, syscall.EDQUOT)
 		var failed *checkpoint.Error
 		if errors.As(err, &failed) {
-			require.Contains(t, failed.Remedy, "free some space")
+			require.ErrorContains(t, failed, "free some space")
 			if failed.Good != "" {
 				_, err := verify(failed.Good)
 				require.NoError(t, err)

@@ -30,7 +30,7 @@ func HistoryFile(path string) Hook {
 }
 
 // WriteError reports that a checkpoint or the history could not be written, or an old checkpoint not removed.
-// It has the Path, the newest Good checkpoint, the Remedy, and the cause Err. The session still has its state:
+// It has the Path, the newest Good checkpoint, and the cause Err. The session still has its state:
 // if the training is complete (History.Done), the session has the result. No part of a failed checkpoint
 // remains.
 type WriteError = checkpoint.Error
@@ -150,5 +150,5 @@ func (h *historyFile) failure(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &WriteError{Path: h.path, Remedy: files.Remedy(err), Err: files.Cause(err)}
+	return &WriteError{Path: h.path, Err: files.Cause(err)}
 }

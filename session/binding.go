@@ -220,17 +220,9 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 	return fields, nil
 }
 
-// shapeHint returns the error for a field whose shape does not fit an input, with what to write
-// instead.
+// shapeHint adds what to write instead to the error for one-hot labels.
 func shapeHint(err error, in *input, f data.FieldSpec, label bool) error {
-	switch {
-	case err == nil:
-		return nil
-	case f.Type == "string" && in.DType != tfbind.String && len(f.Shape) == 0:
-		return fmt.Errorf("%w: expected %s (%s), got one text of bytes per sample; raw tensors in bytes are not read: "+
-			"write an encoded image (PNG or JPEG), or a list of floats or integers",
-			ErrData, samplesText(in.Shape), in.DType)
-	case label && len(in.Shape) == 1 && len(f.Shape) == 1 && f.Shape[0] > 1:
+	if err != nil && label && len(in.Shape) == 1 && len(f.Shape) == 1 && f.Shape[0] > 1 {
 		return fmt.Errorf("%w; if the labels are one-hot, write the number of the class instead, as with "+
 			"numpy.argmax(labels, axis=1)", err)
 	}

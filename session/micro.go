@@ -78,21 +78,17 @@ func (p *Plan) checkSplit() error {
 		}
 	}
 	train, gradients, apply := sigs[0], sigs[1], sigs[2]
+	const same = "; export both with the same inputs and outputs"
 	for _, m := range train.Metrics() {
 		if !slices.ContainsFunc(gradients.Metrics(), func(t savedmodels.Tensor) bool { return t.Name == m.Name }) {
-			return refuse("signature %s does not report %s, which %s does; export both with the same outputs", gradients.Name,
-				m.Name, train.Name)
+			return refuse("signature %s does not report %s, which %s does"+same, gradients.Name, m.Name, train.Name)
 		}
 	}
-	if in := contract.InputLossScale; train.Takes(in) && !gradients.Takes(in) {
-		return refuse("signature %s does not take %s, which %s does, so micro-batches would not be scaled; export both "+
-			"with the same inputs",
-			gradients.Name, in, train.Name)
-	}
-	if gradsFinite(train) != nil && gradsFinite(gradients) == nil && gradsFinite(apply) == nil {
-		return refuse("neither %s nor %s reports %s, which %s does, so a skipped step would count as a step; export one "+
-			"of them with that output",
-			gradients.Name, apply.Name, contract.OutputGradsFinite, train.Name)
+	switch in, out := contract.InputLossScale, contract.OutputGradsFinite; {
+	case train.Takes(in) && !gradients.Takes(in):
+		return refuse("signature %s does not take %s, which %s does"+same, gradients.Name, in, train.Name)
+	case gradsFinite(train) != nil && gradsFinite(gradients) == nil && gradsFinite(apply) == nil:
+		return refuse("signature %s does not report %s, which %s does"+same, gradients.Name, out, train.Name)
 	}
 	if why := whyInexact(p.model, gradients); why != "" && !p.opts.AllowInexactSplit {
 		return option.Errorf("%w: %s; set {Options.AllowInexactSplit} to accept that", ErrInexactSplit, why)

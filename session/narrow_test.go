@@ -17,16 +17,6 @@ import (
 	"steadyfit/tfbind"
 )
 
-// state returns all variables of a session as the bytes of a checkpoint.
-func state(t *testing.T, s *session.Session) string {
-	t.Helper()
-	prefix := filepath.Join(t.TempDir(), "state")
-	require.NoError(t, s.Save(context.Background(), prefix))
-	bytes, err := os.ReadFile(prefix + ".data-00000-of-00001")
-	require.NoError(t, err)
-	return string(bytes)
-}
-
 // linear returns a model of y = x·w with all values of one type. Its loss is the mean of (y -
 // label)². A step follows the gradient. w is 0 at first.
 func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {

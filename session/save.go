@@ -125,8 +125,6 @@ type SaveError struct {
 	Needs memory.Bytes
 	// Free is the free space on the disk.
 	Free memory.Reading
-	// Remedy is what the user can do; empty if unknown.
-	Remedy string
 	// Err is the file system's error, such as syscall.ENOSPC, EROFS or EACCES.
 	Err error
 }
@@ -135,9 +133,6 @@ func (e *SaveError) Error() string {
 	text := fmt.Sprintf("%s %s: %v", e.Op, e.Path, e.Err)
 	if e.Free.OK && files.Full(e.Err) {
 		text += fmt.Sprintf(" (it needs about %s, %s are free)", e.Needs, e.Free)
-	}
-	if e.Remedy != "" {
-		text += "; " + e.Remedy
 	}
 	return text
 }
@@ -167,7 +162,7 @@ func saveError(prefix string, vars []savedmodels.Variable, err error) error {
 }
 
 func newSaveError(op, path string, needs int64, err error) *SaveError {
-	e := &SaveError{Op: op, Path: path, Needs: memory.Bytes(needs), Remedy: files.Remedy(err), Err: err}
+	e := &SaveError{Op: op, Path: path, Needs: memory.Bytes(needs), Err: err}
 	if free, ok := files.FreeSpace(filepath.Dir(filepath.Clean(path))); ok {
 		e.Free = memory.Known(memory.Bytes(free))
 	}

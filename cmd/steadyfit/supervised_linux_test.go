@@ -108,7 +108,7 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 		{"out", func(t *testing.T, root string) {
 			require.NoError(t, syscall.Mount("", filepath.Join(root, "disk"), "", syscall.MS_REMOUNT|syscall.MS_RDONLY,
 				"size=4m"))
-		}, "make it writable"},
+		}, "read-only file system"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // the test mostly waits

@@ -3,6 +3,8 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+
+	"steadyfit/internal/files"
 )
 
 var (
@@ -32,8 +34,6 @@ type Error struct {
 	Path string
 	// Good is the newest good checkpoint; empty if there is none, or if Path is the history.
 	Good string
-	// Remedy describes how to fix the problem.
-	Remedy string
 	// Err is the cause.
 	Err error
 }
@@ -43,7 +43,7 @@ func (e *Error) Error() string {
 	if e.Good != "" {
 		good = "; " + e.Good + " is good"
 	}
-	return fmt.Sprintf("writing %s: %v%s; %s", e.Path, e.Err, good, e.Remedy)
+	return fmt.Sprintf("writing %s: %v%s; %s", e.Path, e.Err, good, files.Remedy(e.Err))
 }
 
 // Unwrap returns the cause.

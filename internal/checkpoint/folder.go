@@ -110,7 +110,7 @@ func Open(dir string, o Options) (_ *Folder, err error) {
 func (f *Folder) path(step int64) string { return filepath.Join(f.dir, name(step)) }
 
 func (f *Folder) failure(path string, err error) error {
-	return &Error{Path: path, Good: f.Newest, Remedy: files.Remedy(err), Err: err}
+	return &Error{Path: path, Good: f.Newest, Err: err}
 }
 
 // find finds the checkpoints of a training that resumed from a checkpoint in this folder.

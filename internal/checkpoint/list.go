@@ -173,8 +173,8 @@ func Resume[State any](dir string, log *slog.Logger) (r *Resumable[State], err e
 			err = fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
 		}
 		if !errors.Is(err, ErrTorn) {
-			return r, fmt.Errorf("cannot resume from %s: %w; it may be intact, so no older one is used; make its files readable and resume again, "+
-				"or move it out of %s to resume from the checkpoint before it", path, err, dir)
+			return r, fmt.Errorf("cannot resume from %s: %w; it may be intact, so no older one is used; make its "+
+				"files readable and resume again, or move it out of %s to resume from the checkpoint before it", path, err, dir)
 		}
 		log.Warn("skipping a checkpoint that cannot be used", "checkpoint", path, "error", err)
 		torn = append(torn, fmt.Errorf("%s: %w", path, err))

@@ -96,5 +96,5 @@ func Remedy(err error) string {
 	if Full(err) {
 		return "the disk or the quota is full: free some space, or use another folder"
 	}
-	return "make the folder writable, or use another one"
+	return "make the folder writable, or use another folder"
 }

@@ -40,19 +40,19 @@ func TestWriteErrors(t *testing.T) {
 		says string
 	}{
 		{Stream(filepath.Join(none, "out"), nothing), filepath.Join(none, "out"),
-			"no such file or directory; make the folder writable, or use another one"},
+			"no such file or directory; make the folder writable, or use another folder"},
 		{Replace(filepath.Join(none, "out"), nil), filepath.Join(none, "out"),
-			"no such file or directory; make the folder writable, or use another one"},
-		{Stream(folder, nothing), folder, "file exists; make the folder writable, or use another one"},
-		{Replace(folder, nil), folder, "file exists; make the folder writable, or use another one"},
-		{Writable(none, 0), none, "no such file or directory; make the folder writable, or use another one"},
+			"no such file or directory; make the folder writable, or use another folder"},
+		{Stream(folder, nothing), folder, "file exists; make the folder writable, or use another folder"},
+		{Replace(folder, nil), folder, "file exists; make the folder writable, or use another folder"},
+		{Writable(none, 0), none, "no such file or directory; make the folder writable, or use another folder"},
 		{WritableDir(filepath.Join(file, "new"), 0), filepath.Join(file, "new"),
-			"not a directory; make the folder writable, or use another one"},
+			"not a directory; make the folder writable, or use another folder"},
 		{Stream(file, func(w io.Writer) error {
 			require.NoError(t, w.(*Replacement).file.Close())
 			_, err := w.Write([]byte("text"))
 			return err
-		}), file, "file already closed; make the folder writable, or use another one"},
+		}), file, "file already closed; make the folder writable, or use another folder"},
 	} {
 		var failed *WriteError
 		require.ErrorAs(t, c.err, &failed)
@@ -63,7 +63,7 @@ func TestWriteErrors(t *testing.T) {
 
 func TestRemedy(t *testing.T) {
 	for err, words := range map[error]string{
-		syscall.ENOSPC: "free some space, or", syscall.EDQUOT: "quota", syscall.EROFS: "another one",
+		syscall.ENOSPC: "free some space, or", syscall.EDQUOT: "quota", syscall.EROFS: "another folder",
 	} {
 		wrapped := &os.PathError{Op: "write", Path: "x", Err: err}
 		assert.Contains(t, Remedy(wrapped), words)

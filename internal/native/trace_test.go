@@ -226,7 +226,6 @@ var update = flag.Bool("update", false, "record the traces of testdata anew")
 // ReadTrace counts the operations of recorded traces of digits-cnn, in float32 and rewritten to
 // bfloat16.
 func TestReadTraceRecorded(t *testing.T) {
-	const cpu = "/job:localhost/replica:0/task:0/device:CPU:0"
 	for _, test := range []struct {
 		name    string
 		options gpuopts.Options
