@@ -155,47 +155,37 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 			signature, len(labels))
 	}
 	label := fields[labels[0].Name]
-	classes, err := t.weightedClasses(train, label, classesOf(t.model.Metadata, labels[0].Name))
+	weights, err := t.weightsOf(fieldOf(train, label), classesOf(t.model.Metadata, labels[0].Name))
 	if err != nil {
 		return nil, err
-	}
-	weights := make(map[int64]float64, len(classes))
-	for class, key := range classes {
-		weights[class] = t.ClassWeights[key]
 	}
 	train, err = data.WithSampleWeights(train, label, weights)
 	return train, wrong("Config.ClassWeights", nil, err)
 }
 
-// weightedClasses returns the key in ClassWeights of each class number. A key is the name of a class or,
-// if no class has that name, a number. n is the number of classes; 0 if unknown.
-func (t *training) weightedClasses(train *data.InMemory, label string, n int) (map[int64]string, error) {
-	names := fieldOf(train, label).Classes
-	n = max(n, len(names))
-	if shape := fieldOf(train, label).Shape; len(shape) == 1 && shape[0] > 1 { // one-hot
-		n = shape[0]
+// weightsOf returns ClassWeights by the numbers of the classes. A key is the name of a class or, if no class has that
+// name, a number. n is the number of classes; 0 if unknown.
+func (t *training) weightsOf(label data.FieldSpec, n int) (map[int64]float64, error) {
+	n = max(n, len(label.Classes))
+	if len(label.Shape) == 1 && label.Shape[0] > 1 { // one-hot
+		n = label.Shape[0]
 	}
-	classes := make(map[int64]string, len(t.ClassWeights))
+	weights := make(map[int64]float64, len(t.ClassWeights))
 	for _, key := range slices.Sorted(maps.Keys(t.ClassWeights)) {
-		class := int64(slices.Index(names, key))
+		class := slices.Index(label.Classes, key)
 		if class < 0 {
 			var err error
-			if class, err = strconv.ParseInt(key, 10, 64); err != nil {
-				return nil, refuse("Config.ClassWeights", nil, "%q is neither a number nor the name of a class", key)
+			if class, err = strconv.Atoi(key); err != nil || class < 0 || n > 0 && class >= n {
+				return nil, refuse("Config.ClassWeights", nil, "%q is neither the name nor the number of a class; classes are "+
+					"numbered from 0", key)
 			}
 		}
-		if class < 0 || n > 0 && class >= int64(n) {
-			return nil, refuse("Config.ClassWeights", nil, "%q is no class; classes are numbered from 0", key)
+		if _, twice := weights[int64(class)]; twice {
+			return nil, refuse("Config.ClassWeights", nil, "%q is class %d, which has another weight", key, class)
 		}
-		if n == 0 && class > 0 && data.Check(train, label, data.Values{Classes: int(class)}) == nil {
-			return nil, refuse("Config.ClassWeights", nil, "%q is no class; no label of %s is as high", key, train.Name())
-		}
-		if other, twice := classes[class]; twice {
-			return nil, refuse("Config.ClassWeights", nil, "%q and %q are the same class", other, key)
-		}
-		classes[class] = key
+		weights[int64(class)] = t.ClassWeights[key]
 	}
-	return classes, nil
+	return weights, nil
 }
 
 // isFeature reports whether an input of the train signature is an input of predict, too. Without

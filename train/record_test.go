@@ -411,12 +411,12 @@ func TestClassWeightsOfNumberedNames(t *testing.T) {
 		says    string // instead of want
 	}{
 		{nil, map[string]float64{"0": 2, "2": 3}, []float32{2, 1, 3}, ""},
-		{nil, map[string]float64{"-1": 5}, nil, `"-1" is no class`},
-		{nil, map[string]float64{"dog": 5}, nil, `"dog" is neither a number nor the name of a class`},
+		{nil, map[string]float64{"-1": 5}, nil, `"-1" is neither the name nor the number of a class`},
+		{nil, map[string]float64{"dog": 5}, nil, `"dog" is neither the name nor the number of a class`},
 		{[]string{"ant", "cat", "dog"}, map[string]float64{"dog": 2, "0": 3}, []float32{3, 1, 2}, ""},
-		{[]string{"ant", "cat", "dog"}, map[string]float64{"ant": 2, "0": 3}, nil, `"0" and "ant" are the same class`},
-		{[]string{"ant", "cat", "dog"}, map[string]float64{"3": 3}, nil, `"3" is no class; classes are numbered from 0`},
-		{[]string{"1", "2", "3"}, map[string]float64{"0": 1, "1": 5}, nil, `"0" and "1" are the same class`},
+		{[]string{"ant", "cat", "dog"}, map[string]float64{"ant": 2, "0": 3}, nil, `"ant" is class 0, which has another weight`},
+		{[]string{"ant", "cat", "dog"}, map[string]float64{"3": 3}, nil, `"3" is neither the name nor the number of a class; classes are numbered from 0`},
+		{[]string{"1", "2", "3"}, map[string]float64{"0": 1, "1": 5}, nil, `"1" is class 0, which has another weight`},
 		{[]string{"1", "2", "3"}, map[string]float64{"1": 1, "2": 5, "3": 3}, []float32{1, 5, 3}, ""},
 		{[]string{"1", "2", "3"}, map[string]float64{"1": 5, "2": 3}, []float32{5, 3, 1}, ""},
 		{[]string{"0", "1", "2"}, map[string]float64{"1": 5, "2": 3}, []float32{1, 5, 3}, ""},
