@@ -3,7 +3,6 @@ package tfbind
 import (
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 
 	"steadyfit/internal/tflibrary"
@@ -113,7 +112,8 @@ func open(path string) (Info, error) {
 		return Info{}, &tflibrary.LoadError{
 			Problem: location.Library + " cannot be opened",
 			Tried:   []tflibrary.Attempt{{Source: location.Source, Path: location.Library, Reason: err.Error()}},
-			Fix:     loadFix(location.Library, err.Error()),
+			Fix: "check that the file is a complete TensorFlow library for this machine (`file " + location.Library +
+				"`) and fits into its memory, or install it again: " + tflibrary.InstallFix,
 		}
 	}
 	info := Info{location.Library, location.Framework, location.Source, capi.version()}
@@ -126,17 +126,6 @@ func open(path string) (Info, error) {
 		}
 	}
 	return info, nil
-}
-
-// loadFix returns what to do about a library that the dynamic loader cannot open.
-func loadFix(library, reason string) string {
-	for _, memory := range []string{"failed to map segment", "cannot map zero-fill pages"} {
-		if strings.Contains(reason, memory) {
-			return "the library does not fit into the memory or the address space of this process: raise the limit of the address space (`ulimit -v unlimited`) or free memory; " +
-				"a file system that is mounted with noexec gives the same error"
-		}
-	}
-	return "check that the file is a complete TensorFlow library for this machine (`file " + library + "`), or install it again: " + tflibrary.InstallFix
 }
 
 // startServer implements tfprocess.StartServer.
