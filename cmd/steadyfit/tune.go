@@ -225,27 +225,14 @@ func (s *settings) goal() autotune.Goal {
 // notReached returns the error if no configuration reaches the goal.
 func (s *settings) notReached(r autotune.Result) error {
 	p := r.Nearest
-	var fixes []string
-	if s.Session.Device.Precision == "" {
-		fixes = append(fixes, "--precision bf16")
-	}
 	if s.Budget.Limit == 0 {
 		return fmt.Errorf("no measured settings take %v per step or less: the fastest take %s (%v); allow a longer "+
-			"--step-time, or try %s",
-			s.stepTime, stepTime(p.Step), p.Configuration, texts.List(append(fixes, "a smaller --batch"), "or"))
-	}
-	if r.Inexact && !s.Session.AllowInexactSplit {
-		fixes = append(fixes, "--inexact-micro-batches")
+			"--step-time, or try a smaller --batch", s.stepTime, stepTime(p.Step), p.Configuration)
 	}
 	sufficient := memory.Bytes(float64(p.Peak)*float64(s.Budget.Limit)/float64(s.goal().Limit()))/memory.MiB + 1
-	opens := ""
-	if text := p.Opens(); text != "" {
-		opens = "; " + text
-	}
 	return fmt.Errorf("no measured settings keep the training under %v: the least peak is %v (%v), and a part of the "+
-		"budget must stay free%s; give --memory-budget %dMiB or more, or try %s",
-		s.Budget.Limit, p.Peak, p.Configuration, opens, sufficient,
-		texts.List(append(fixes, "a smaller --batch", "a model exported with --remat"), "or"))
+		"budget must stay free; give --memory-budget %dMiB or more, or try a smaller --batch",
+		s.Budget.Limit, p.Peak, p.Configuration, sufficient)
 }
 
 // writeTuned writes the flags that were given and the chosen settings, if any, as a configuration of fit.

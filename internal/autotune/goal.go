@@ -94,8 +94,6 @@ type Result struct {
 	Measured       int  `json:"measured"`
 	Configurations int  `json:"configurations"`
 	Complete       bool `json:"complete"`
-	// Inexact means that micro-batches change the update of the model.
-	Inexact bool `json:"-"`
 	// Unsaved means that the next call measures again, because measurements could not be stored.
 	Unsaved bool `json:"-"`
 }
@@ -208,7 +206,7 @@ func (s *search) result() (Result, error) {
 	r := Result{
 		Default: s.point(Configuration{}), Points: slices.SortedFunc(slices.Values(s.points), faster),
 		Front: front(s.points), Failures: map[string]string{}, Measured: len(s.points),
-		Configurations: len(s.candidates), Complete: s.complete, Inexact: s.inexact,
+		Configurations: len(s.candidates), Complete: s.complete,
 	}
 	for c, why := range s.failed {
 		r.Failures[c.String()] = why
