@@ -63,7 +63,7 @@ func (r *recorder) report() *Report {
 		out.GoneSeconds = float64(out.Left) / float64(out.PerHour) * 3600
 	}
 	r.explain(out, kind, whole)
-	out.starting(whole)
+	out.starting(whole, len(r.peers) > 0)
 	if out.Verdict == Level {
 		for i := range out.Layers {
 			if out.Layers[i].Verdict != Level {
@@ -92,9 +92,13 @@ func criteria(series *memory.Series, kind string) memory.Criteria {
 }
 
 // starting makes the verdict undecided if a program without steps grew, and may still start.
-func (r *Report) starting(v memory.Verdict) {
-	if r.Unit == perMinute && r.Verdict == Level && v.Slope.Low > float64(minuteBudget) && v.To-v.From < leastMinutes {
-		r.Verdict, r.Notes = Undecided, nil
+// probed means that steps would be seen.
+func (r *Report) starting(v memory.Verdict, probed bool) {
+	if r.Unit != perMinute || v.To-v.From >= leastMinutes {
+		return
+	}
+	if r.Verdict == Level && v.Slope.Low > float64(minuteBudget) || r.Verdict == Leak && r.Cause == unknown && probed {
+		r.Verdict, r.Cause, r.Why, r.Notes = Undecided, "", nil, nil
 		r.Layers[0].Text = "the growth may be that of the start; watch it for 5 minutes or longer"
 	}
 }

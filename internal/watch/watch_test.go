@@ -309,19 +309,29 @@ func TestWatchMallocDecides(t *testing.T) {
 	assert.Equal(t, Leak, verdict(v), v.String())
 }
 
-// Memory that grows during a few seconds is not called level.
+// Memory that grows during a few seconds is not called level, nor a leak if steps would be seen.
 func TestWatchShortGrowth(t *testing.T) {
-	r := newRecorder(nil, os.Getpid())
-	defer r.tree.close()
-	r.series[byTime] = &memory.Series{}
-	began := time.Now()
-	for i := range 60 {
-		s := memory.Sample{At: began.Add(time.Duration(i) * 100 * time.Millisecond)}
-		s.Set(total, memory.Known(memory.GiB+memory.Bytes(i)*50*memory.KiB))
-		r.series[byTime].Append(&s)
+	growing := func(each memory.Bytes) *recorder {
+		r := newRecorder(nil, os.Getpid())
+		t.Cleanup(func() { r.tree.close() })
+		r.series[byTime] = &memory.Series{}
+		began := time.Now()
+		for i := range 60 {
+			s := memory.Sample{At: began.Add(time.Duration(i) * 100 * time.Millisecond)}
+			s.Set(total, memory.Known(memory.GiB+memory.Bytes(i)*each))
+			r.series[byTime].Append(&s)
+		}
+		return r
 	}
-	report := r.report()
+	report := growing(50 * memory.KiB).report()
 	assert.Equal(t, Undecided, report.Verdict)
+	assert.Contains(t, report.Reason(), "5 minutes")
+	r := growing(5 * memory.MiB)
+	assert.Equal(t, Leak, r.report().Verdict)
+	r.peers = []*peer{{}}
+	report = r.report()
+	assert.Equal(t, Undecided, report.Verdict)
+	assert.Empty(t, report.Cause)
 	assert.Contains(t, report.Reason(), "5 minutes")
 }
 

@@ -387,7 +387,7 @@ class Snapshots:
         for c in out:
             if c[2][3] is None:
                 c[2][3] = Name({id(out), *map(id, out)}).of(c[1])
-        return [{"name": g[3][0], "file": g[3][1], "line": g[3][2], "own": own(g[3][1] or "<"), "type": kind, "id": GRAPH if kind == "graph" else id(o), "holds": holds,
+        return [{"name": g[3][0], "file": g[3][1], "line": g[3][2], "own": own(g[3][1] or "<"), "type": "dict" if kind in ("OrderedDict", "defaultdict") else kind, "id": GRAPH if kind == "graph" else id(o), "holds": holds,
                  "length": n, "first": g[0], "steps": g[1], "bytes": each} for _, o, g, each, holds, kind, n in out]
 
     def size_of_some(self, o):
@@ -766,6 +766,32 @@ def hook_datasets(module):
     after(module.DatasetV2, "__init__", made)
 
 
+def hook_generators(module):
+    make = module._from_generator
+
+    @functools.wraps(make)
+    def _from_generator(*args, **kwargs):
+        happened("dataset of a generator")
+        return make(*args, **kwargs)
+
+    module._from_generator = _from_generator
+
+
+def hook_py_func(module):
+    """Makes a call of tf.py_function outside of a function a step."""
+    call = module._internal_py_func
+
+    @functools.wraps(call)
+    def _internal_py_func(*args, **kwargs):
+        result = call(*args, **kwargs)
+        if not depth("trace") and not depth("keras"):
+            happened("eager py_function")
+            marks.step("call")
+        return result
+
+    module._internal_py_func = _internal_py_func
+
+
 def hook_torch(module):
     def stepped(*_):
         if not depth("keras"):
@@ -780,6 +806,8 @@ HOOKS = {
     "tensorflow.python.framework.ops": hook_graph,
     "tensorflow.python.client.session": hook_session,
     "tensorflow.python.data.ops.dataset_ops": hook_datasets,
+    "tensorflow.python.ops.script_ops": hook_py_func,
+    "tensorflow.python.data.ops.from_generator_op": hook_generators,
     "keras.src.optimizers.base_optimizer": hook_optimizer("BaseOptimizer", "apply"),
     "keras.src.backend.tensorflow.trainer": hook_trainer("TensorFlowTrainer"),
     "keras.src.backend.torch.trainer": hook_trainer("TorchTrainer"),
@@ -792,6 +820,7 @@ HOOKS = {
     "tf_keras.src.engine.training": hook_all(hook_trainer("Model"), hook_models("Model")),
     "tf_keras.src.callbacks": hook_callbacks,
     "torch.optim.optimizer": hook_torch,
+    **dict.fromkeys(("tensorflow", "keras", "tf_keras", "torch", "jax"), lambda module: None),
 }
 
 
