@@ -30,10 +30,10 @@ def kind_of(samples):
     return max(set(kinds), key=kinds.count) if kinds else ""
 
 
-def run(options, name, command):
+def run(options, name, flags, command):
     """Returns the answer of watch and the share of rises; None if the program fails, as without its packages."""
     out = options.out / name.replace(" ", "-")
-    watch = [options.steadyfit, "watch", "--json", "--out", str(out), *options.flag, "--", options.python, *command]
+    watch = [options.steadyfit, "watch", "--json", "--out", str(out), *options.flag, *flags, "--", options.python, *command]
     env = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     done = subprocess.run(watch, check=False, capture_output=True, text=True, env=env)
     if "\n{\n" not in "\n" + done.stdout:
@@ -60,7 +60,8 @@ def main():
     for name in options.programs or both:
         program, _, variant = name.partition(" ")
         want = {"verdict": "level", "cause": ""} if variant else truth[program]
-        answer, rises = run(options, name, [str(options.folder / f"{program}.py"), *variant.split()])
+        mark = ["--mark", truth[program]["mark"]] if "mark" in truth[program] else []
+        answer, rises = run(options, name, mark, [str(options.folder / f"{program}.py"), *variant.split()])
         if answer is None:
             print(f"{name:28} does not run", flush=True)
             continue

@@ -19,8 +19,10 @@ def zeros():
     return x
 
 
-for _ in range(1000 if mended else 300_000):
+for i in range(300):
+    print("thousand", i)
     if mended:
         zeros()
     else:
-        tf.zeros(shape=(1,))
+        for _ in range(1000):
+            tf.zeros(shape=(1,))

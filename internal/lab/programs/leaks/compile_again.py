@@ -14,7 +14,7 @@ mended = sys.argv[1:] == ["mended"]
 x, y = np.ones((160, 16), "f"), np.ones((160, 1), "f")
 model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32), keras.layers.Dense(1)])
 model.compile(keras.optimizers.Adam(0.1), "mse")
-for i in range(80 if mended else 30):
+for i in range(60 if mended else 20):
     if mended:
         model.optimizer.learning_rate = 0.1 / (i + 1)
     else:

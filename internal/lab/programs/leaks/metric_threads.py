@@ -19,7 +19,8 @@ def update():
     metric.update_state(np.random.randint(0, 2, 100), np.random.random(100))
 
 
-for _ in range(400):
+for batch in range(400):
+    print("batch", batch)
     if mended:
         update()
     else:

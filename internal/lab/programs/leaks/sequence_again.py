@@ -1,7 +1,7 @@
 """Model.fit gets a new Sequence in each round.
 
 Report: https://github.com/keras-team/keras/issues/16947 (2022), memory runs away with a Sequence in a loop.
-Leaks: old versions kept the data of each Sequence.
+Leaks: fit makes a dataset from a generator, and TensorFlow keeps it with its Sequence and the data.
 Mended: one Sequence is used again.
 """
 
