@@ -312,6 +312,8 @@ func (r *recorder) note(out *Report, kind string) {
 		out.Notes = append(out.Notes, "No process has a probe, so time counts instead of steps, and causes inside the "+
 			"program are not known. A Python program needs Python 3.9 or newer without -I, -E and -S, and the variables of "+
 			"its environment; a Go program needs memory.Mark.")
+	case kind == byTime && len(r.steps) > 0:
+		out.Notes = append(out.Notes, "Too few steps have a sample, so time counts instead.")
 	case kind == byTime:
 		out.Notes = append(out.Notes, "No steps were seen, so time counts instead.")
 	}

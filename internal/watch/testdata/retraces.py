@@ -13,5 +13,5 @@ def train(x, step):
     return loss
 
 
-for i in range(120):
+for i in range(80):
     train(tf.ones((8, 64)), i)
