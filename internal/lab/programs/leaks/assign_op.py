@@ -16,7 +16,7 @@ weights = tf.get_variable("weights", (64, 64))
 value = tf.placeholder(tf.float32, (64, 64))
 assign = tf.assign(weights, value)
 with tf.Session() as session:
-    for _ in range(4000 if mended else 500):
+    for _ in range(12_000 if mended else 500):
         x = np.random.random((64, 64))
         if mended:
             session.run(assign, {value: x})

@@ -28,7 +28,7 @@ def make():
 
 model, train = make()
 weights = model.get_weights()
-for _ in range(120 if mended else 40):
+for _ in range(400 if mended else 40):
     if mended:
         model.set_weights(weights)
     else:

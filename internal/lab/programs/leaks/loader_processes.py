@@ -21,11 +21,11 @@ def load(queue):
         queue.put(np.random.random((32, 64)).astype("f"))
 
 
-for _ in range(40):
+for _ in range(80):
     queue = multiprocessing.Queue(2)
     loader = multiprocessing.Process(target=load, args=(queue,), daemon=True)
     loader.start()
-    for _ in range(20):
+    for _ in range(30):
         optimizer.zero_grad()
         model(torch.from_numpy(queue.get())).square().mean().backward()
         optimizer.step()
