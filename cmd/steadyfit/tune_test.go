@@ -14,6 +14,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/internal/autotune"
 	"steadyfit/memory"
+	"steadyfit/savedmodels"
 )
 
 // The peak while the model is opened, which a budget does not include, is printed with the choice.
@@ -68,11 +69,13 @@ func TestBestFollowsEarlyStop(t *testing.T) {
 //
 //lane:skip race (ends processes)
 func TestInterruptedTune(t *testing.T) {
+	model, err := savedmodels.Open("builtin:digits")
+	require.NoError(t, err)
 	for cache, want := range map[string]string{
 		t.TempDir():  "interrupted; the same command continues with the trials so far",
 		"/proc/nope": "interrupted; the trials so far are lost, because they could not be stored",
 	} {
-		cmd := program(t, "tune", "--model", "builtin:digits", "--data", "builtin:digits")
+		cmd := program(t, "tune", "--model", model.Dir, "--data", "builtin:digits")
 		cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+cache)
 		stderr, err := cmd.StderrPipe()
 		require.NoError(t, err)

@@ -39,7 +39,8 @@ var rules = []rule{
 		"Build and compile the model once, before the loop. To begin again with other weights, use model.set_weights. If a " +
 			"loop needs new models, train each in a process of its own; keras.backend.clear_session() and gc.collect() return " +
 			"only a part."},
-	{"dataset of a generator count", "pipelines made again", "dataset of a generator", "datasets of generators", memory.KiB, 0,
+	{"dataset of a generator count", "pipelines made again", "dataset of a generator", "datasets of generators",
+		memory.KiB, 0,
 		"Make the dataset or the keras.utils.PyDataset once, before the loop: TensorFlow keeps each generator."},
 	{"function count", "functions made again", "tf.function", "tf.functions", 4 * memory.KiB, 0,
 		"Define the tf.function once, outside the loop, and call it with tensors. Compile a model once."},
@@ -54,7 +55,8 @@ var rules = []rule{
 		"Make the optimizer once, before the loop."},
 	{"dataset count", "pipelines made again", "tf.data.Dataset", "tf.data.Datasets", memory.KiB, 0,
 		"Make the dataset once, before the loop. Each pass may have an iterator of its own."},
-	{"eager py_function count", "tf.py_function outside of a tf.function", "call", "calls", 4 * memory.KiB, 128 * memory.KiB,
+	{"eager py_function count", "tf.py_function outside of a tf.function", "call", "calls",
+		4 * memory.KiB, 128 * memory.KiB,
 		"Call tf.numpy_function, or call tf.py_function in a tf.function: TensorFlow keeps a kernel for each call outside."},
 	{"thread count", "threads left", "thread", "threads", 4 * memory.KiB, 16 * memory.MiB,
 		"End and join the threads, or use one pool."},

@@ -52,6 +52,7 @@ func TestRemediesOfAnyProgram(t *testing.T) {
 	require.Equal(t, Leak, first.Verdict)
 
 	t.Run("environment", func(t *testing.T) {
+		t.Setenv("TF_ENABLE_ONEDNN_OPTS", "1")
 		r := *first
 		by := try(t, &r, marks, "arenas,onednn-off,collect")
 		assert.Equal(t, NoEffect, by["arenas"].Verdict, by["arenas"].Reason)
@@ -83,7 +84,7 @@ func TestRemediesOfAnyProgram(t *testing.T) {
 		assert.Equal(t, Undecided, r.Trials[0].Verdict)
 	})
 	t.Run("time", func(t *testing.T) {
-		r, _ := run(t, Options{}, python(t), "testdata/grows.py", "250")
+		r, _ := run(t, Options{}, python(t), "-I", "testdata/grows.py", "250")
 		require.Equal(t, perMinute, r.Unit)
 		by := try(t, r, Options{}, "arenas")
 		assert.NotEmpty(t, by["arenas"].Slope)
