@@ -91,13 +91,15 @@ func criteria(series *memory.Series, kind string) memory.Criteria {
 	return c
 }
 
-// starting makes the verdict undecided if a program without steps grew, and may still start.
-// probed means that steps would be seen.
+// starting makes the verdict undecided if a program without steps grew, and may still start. A program with a probe loads
+// packages then, which are files that it maps.
 func (r *Report) starting(v memory.Verdict, probed bool) {
 	if r.Unit != perMinute || v.To-v.From >= leastMinutes {
 		return
 	}
-	if r.Verdict == Level && v.Slope.Low > float64(minuteBudget) || r.Verdict == Leak && r.Cause == unknown && probed {
+	files, _ := trend(v, memlayer.File)
+	loads := probed && files.Low > 0 && files.Estimate*(v.To-v.From) > float64(memory.MiB)
+	if r.Verdict == Level && v.Slope.Low > float64(minuteBudget) || r.Verdict == Leak && r.Cause == unknown && loads {
 		r.Verdict, r.Cause, r.Why, r.Notes = Undecided, "", nil, nil
 		r.Layers[0].Text = "the growth may be that of the start; watch it for 5 minutes or longer"
 	}

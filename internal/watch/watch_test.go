@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
 
@@ -310,9 +311,9 @@ func TestWatchMallocDecides(t *testing.T) {
 	assert.Equal(t, Leak, verdict(v), v.String())
 }
 
-// Memory that grows during a few seconds is not called level, nor a leak if steps would be seen.
+// Memory that grows during a few seconds is not called level, nor a leak while a program with a probe loads packages.
 func TestWatchShortGrowth(t *testing.T) {
-	growing := func(each memory.Bytes) *recorder {
+	growing := func(each, files memory.Bytes) *recorder {
 		r := newRecorder(nil, os.Getpid())
 		t.Cleanup(func() { r.tree.close() })
 		r.series[byTime] = &memory.Series{}
@@ -320,19 +321,20 @@ func TestWatchShortGrowth(t *testing.T) {
 		for i := range 60 {
 			s := memory.Sample{At: began.Add(time.Duration(i) * 100 * time.Millisecond)}
 			s.Set(total, memory.Known(memory.GiB+memory.Bytes(i)*each))
+			s.Set(memlayer.File, memory.Known(memory.GiB+memory.Bytes(i)*files))
 			r.series[byTime].Append(&s)
 		}
 		return r
 	}
-	report := growing(50 * memory.KiB).report()
+	report := growing(50*memory.KiB, 0).report()
 	assert.Equal(t, Undecided, report.Verdict)
 	assert.Contains(t, report.Reason(), "5 minutes")
-	r := growing(5 * memory.MiB)
-	assert.Equal(t, Leak, r.report().Verdict)
-	r.peers = []*peer{{}}
-	report = r.report()
-	assert.Equal(t, Undecided, report.Verdict)
-	assert.Empty(t, report.Cause)
+	for files, verdict := range map[memory.Bytes]string{0: Leak, memory.MiB: Undecided} {
+		r := growing(5*memory.MiB, files)
+		assert.Equal(t, Leak, r.report().Verdict)
+		r.peers = []*peer{{}}
+		assert.Equal(t, verdict, r.report().Verdict)
+	}
 	assert.Contains(t, report.Reason(), "5 minutes")
 }
 
