@@ -91,8 +91,8 @@ func criteria(series *memory.Series, kind string) memory.Criteria {
 	return c
 }
 
-// starting makes the verdict undecided if a program without steps grew, and may still start. A program with a probe loads
-// packages then, which are files that it maps.
+// starting makes the verdict undecided if a program without steps grew, and may still start. A program with a probe
+// loads packages then, which are files that it maps.
 func (r *Report) starting(v memory.Verdict, probed bool) {
 	if r.Unit != perMinute || v.To-v.From >= leastMinutes {
 		return
