@@ -46,6 +46,8 @@ func TestTensorsEndRetracing(t *testing.T) {
 }
 
 // A program without TensorFlow is compared by marks and by time.
+//
+//lane:skip race (the time goes to Python)
 func TestRemediesOfAnyProgram(t *testing.T) {
 	marks := Options{Mark: regexp.MustCompile(`^round \d+`)}
 	first, _ := run(t, marks, python(t), "testdata/grows.py", "200")
