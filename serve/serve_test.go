@@ -352,13 +352,13 @@ func TestInputOfTheWholeBatch(t *testing.T) {
 func TestIndicesOutsideOfTheirTable(t *testing.T) {
 	model := &savedmodels.Model{Metadata: &savedmodels.Metadata{Inputs: map[string]savedmodels.InputMetadata{"words": {Rows: 100}}}}
 	s := &slot{version: &version{model: model, inputs: []port{{Tensor: savedmodels.Tensor{Name: "words"}}}}}
-	for _, values := range []any{[]int32{3, 100}, []int64{99, 100, -1}} {
+	for _, values := range []any{[]int32{3, 100}, []int64{-100, 100, -101}} {
 		b := data.Batch{Size: 1, Fields: []data.Field{{Name: "words", Array: data.Array{Values: values}}}}
 		err := s.feedBatch(b)
 		require.ErrorIs(t, err, ErrInput)
-		require.ErrorContains(t, err, "input words: expected indices of a table of 100 rows, 0 to 99, got 100")
+		require.ErrorContains(t, err, "input words: expected indices of a table of 100 rows, -100 to 99, got 100")
 	}
-	for _, values := range []any{[]int32{0, 99}, []int64{}, []float64{100}} {
+	for _, values := range []any{[]int32{0, 99, -1}, []int64{-100}, []float64{100}} {
 		assert.NoError(t, s.version.checkIndices(data.Batch{Fields: []data.Field{{Name: "words", Array: data.Array{Values: values}}}}))
 	}
 }

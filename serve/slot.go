@@ -118,8 +118,8 @@ func (s *slot) feedBatch(b data.Batch) error {
 	return nil
 }
 
-// checkIndices returns an error if a value of an input is not an index of its table. Kernels on a CPU report it without
-// the name of the input, and those of a GPU and of XLA compute with another row.
+// checkIndices returns an error if a value of an input is not an index of its table; negative ones count from the end.
+// Kernels on a CPU report it without the name of the input, and those of a GPU and of XLA compute with another row.
 func (v *version) checkIndices(b data.Batch) error {
 	m := v.model.Metadata
 	for i := 0; m != nil && i < len(v.inputs); i++ {
@@ -139,7 +139,8 @@ func (v *version) checkIndices(b data.Batch) error {
 			found, ok = firstOutside(values, rows)
 		}
 		if !ok {
-			return fmt.Errorf("input %s: expected indices of a table of %d rows, 0 to %d, got %d", p.Name, rows, rows-1, found)
+			const text = "input %s: expected indices of a table of %d rows, %d to %d, got %d"
+			return fmt.Errorf(text, p.Name, rows, -rows, rows-1, found)
 		}
 	}
 	return nil
@@ -148,7 +149,7 @@ func (v *version) checkIndices(b data.Batch) error {
 // firstOutside returns the first value that is no index of a table; ok is true if there is none.
 func firstOutside[T int32 | int64](values []T, rows int64) (value T, ok bool) {
 	for _, value := range values {
-		if value < 0 || int64(value) >= rows {
+		if int64(value) < -rows || int64(value) >= rows {
 			return value, false
 		}
 	}

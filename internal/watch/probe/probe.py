@@ -387,8 +387,16 @@ class Snapshots:
         for c in out:
             if c[2][3] is None:
                 c[2][3] = Name({id(out), *map(id, out)}).of(c[1])
-        return [{"name": g[3][0], "file": g[3][1], "line": g[3][2], "own": own(g[3][1] or "<"), "type": "dict" if kind in ("OrderedDict", "defaultdict") else kind, "id": GRAPH if kind == "graph" else id(o), "holds": holds,
-                 "length": n, "first": g[0], "steps": g[1], "bytes": each} for _, o, g, each, holds, kind, n in out]
+        return [self.described(*c) for c in out]
+
+    @staticmethod
+    def described(amount, o, g, each, holds, kind, length):
+        first, steps, _, (name, file, line) = g
+        return {
+            "name": name, "file": file, "line": line, "own": own(file or "<"), "holds": holds, "bytes": each,
+            "type": "dict" if kind in ("OrderedDict", "defaultdict") else kind,
+            "id": GRAPH if kind == "graph" else id(o), "length": length, "first": first, "steps": steps,
+        }
 
     def size_of_some(self, o):
         """Returns the mean size of the elements that were added last, and their type."""
@@ -730,7 +738,8 @@ def hook_layer(module):
             result = call(self, *args, **kwargs)
         finally:
             local.keras = 0
-        if type(result).__name__ != "KerasTensor":  # it is not the making of a model
+        first = result[0] if isinstance(result, (list, tuple)) and result else result
+        if type(first).__name__ != "KerasTensor":  # it is not the making of a model
             marks.step("call")
         return result
 
