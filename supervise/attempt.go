@@ -98,7 +98,7 @@ func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, 
 				tick, stopTick = p.ticker(period)
 			}
 		case <-tick:
-			if stderr.stuck.Load() || stopped(p.terminal) {
+			if stderr.stuck.Load() {
 				break
 			}
 			if silent++; silent <= ticks || a.end != nil || p.ending {
@@ -152,10 +152,7 @@ func (p *parent) hear(a *attempt, line []byte) {
 }
 
 func (p *parent) receive(s os.Signal, a *attempt) {
-	if suspend(s, a) {
-		return
-	}
-	if s == os.Interrupt && p.interrupted && a != nil {
+	if s == os.Interrupt && p.interrupted {
 		p.warn(a.Kill("killed by a second signal"))
 	}
 	p.interrupted = true
@@ -163,7 +160,7 @@ func (p *parent) receive(s os.Signal, a *attempt) {
 }
 
 func (p *parent) stop(a *attempt, s os.Signal) {
-	if !p.ending && a != nil {
+	if !p.ending {
 		p.warn(a.Signal(s))
 	}
 	p.ending = true

@@ -57,7 +57,7 @@ type Options struct {
 	// Deadline is the maximum time between two signs of life; 0 means no limit. A child that
 	// exceeds it is killed as hung. Deadline must cover a slow batch, a checkpoint and the final
 	// save; loading and compiling the model, before the first step, may take ten times as long. Time
-	// while the parent is suspended or waits for a reader of Stderr does not count.
+	// while the parent waits for a reader of Stderr does not count.
 	Deadline time.Duration
 	// Restarts is the number of consecutive crashes without progress before Run gives up; 0 means 5,
 	// and a negative number means none. An attempt makes progress if its first step is later than
@@ -72,9 +72,6 @@ type Options struct {
 	// Grace is the time for the child to end after a signal. It must cover a step and a checkpoint.
 	// 0 means Deadline, but at least 5 min.
 	Grace time.Duration
-	// KeepRunning lets the child run on when Ctrl-Z stops this process. A program with several children
-	// sets it.
-	KeepRunning bool
 	// Env are environment variables of the child, as in "NAME=value", in addition to those of this
 	// process.
 	Env []string
@@ -227,8 +224,8 @@ func Known(task string) bool {
 // process (SIGPIPE).
 //
 // SIGINT, SIGTERM, SIGHUP and the end of ctx are passed to the child once and cancel the context of the
-// task. A second SIGINT kills the child. Ctrl-Z stops both processes. When the child has ended, Run kills
-// the remaining processes of its process group.
+// task. A second SIGINT kills the child. When the child has ended, Run kills the remaining processes of its
+// process group.
 //
 // If this process is killed, the context of the task is cancelled, and the child is killed after Grace, or
 // at once with KillOrphan. Wait for its end before resuming by hand, since two processes must not write
@@ -252,11 +249,7 @@ func Run(ctx context.Context, o Options, task string, spec any) error {
 	survivePipes()
 	p := newParent(o)
 	p.next.Task, p.next.Spec = task, text
-	signals := endSignals()
-	if !o.KeepRunning {
-		signals = append(signals, stopSignals...)
-	}
-	signal.Notify(p.signals, signals...)
+	signal.Notify(p.signals, endSignals()...)
 	defer signal.Stop(p.signals)
 	return p.run(ctx)
 }
@@ -344,15 +337,9 @@ func (p *parent) run(ctx context.Context) error {
 // await returns when the queue has been written, or at a signal: without a reader, writing would block
 // forever.
 func (p *parent) await(written <-chan struct{}) {
-	for {
-		select {
-		case <-written:
-			return
-		case s := <-p.signals:
-			if !suspend(s, nil) {
-				return
-			}
-		}
+	select {
+	case <-written:
+	case <-p.signals:
 	}
 }
 
@@ -424,21 +411,11 @@ func canceled(ctx context.Context, what string) error {
 }
 
 func (p *parent) pause(ctx context.Context, wait time.Duration) error {
-	due := p.after(wait)
-	for {
-		select {
-		case <-due:
-			due = nil
-		case s := <-p.signals:
-			p.receive(s, nil)
-		case <-ctx.Done():
-			p.ending = true
-		}
-		if p.ending {
-			return canceled(ctx, "no process was running")
-		}
-		if due == nil {
-			return nil
-		}
+	select {
+	case <-p.after(wait):
+		return nil
+	case <-p.signals:
+	case <-ctx.Done():
 	}
+	return canceled(ctx, "no process was running")
 }

@@ -777,11 +777,10 @@ func TestSuperviseRetriesWhatAsksForIt(t *testing.T) {
 	assert.Contains(t, tr.sink.String(), "reason restart 1: no memory")
 }
 
-// A signal ends the wait for a reader of the last output; Ctrl-Z does not.
+// A signal ends the wait for a reader of the last output.
 func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
 	p := newParent(Options{})
 	said := make(chan struct{})
-	p.signals <- syscall.SIGCONT
 	p.signals <- os.Interrupt
 	p.await(said)
 	assert.Empty(t, p.signals)
@@ -881,25 +880,6 @@ func TestSuperviseSecondInterruptKills(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	assert.Error(t, cmd.Wait())
 	assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", out)
-}
-
-func TestSuperviseStopsWithTheParent(t *testing.T) {
-	cmd, out, dir := startParent(t, "stubborn", Options{})
-	out.await(t, "ready")
-	text, err := os.ReadFile(filepath.Join(dir, "pid"))
-	require.NoError(t, err)
-	pid, err := strconv.Atoi(string(text))
-	require.NoError(t, err)
-	require.NoError(t, cmd.Process.Signal(syscall.SIGTSTP))
-	for _, pid := range []int{pid, cmd.Process.Pid} {
-		require.Eventually(t, func() bool { return procState(pid) == "T" }, time.Minute, time.Millisecond)
-	}
-	require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
-	require.Eventually(t, func() bool { return procState(pid) != "T" }, time.Minute, time.Millisecond)
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	out.await(t, "asked")
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	assert.Error(t, cmd.Wait())
 }
 
 // When the reader of the parent's output ends, such as a pager, the training continues and its child is
@@ -1111,15 +1091,6 @@ func TestSuperviseScreen(t *testing.T) {
 	n, err := master.Read(buffer)
 	require.NoError(t, err)
 	assert.Equal(t, "terminal true true false\r\n", string(buffer[:n]))
-
-	assert.False(t, stopped(slave))
-	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, slave.Fd(), unix.TCXONC, unix.TCOOFF)
-	require.Zero(t, errno)
-	assert.True(t, stopped(slave), "Ctrl-S")
-	_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, slave.Fd(), unix.TCXONC, unix.TCOON)
-	require.Zero(t, errno)
-	assert.False(t, stopped(slave))
-	assert.False(t, stopped(nil))
 }
 
 func TestSuperviseMarkedByHand(t *testing.T) {

@@ -129,7 +129,7 @@ func (s *settings) combine() error {
 	}
 	if s.fitSpec.Cluster != nil { // launch supervises its ranks
 		s.Supervise, s.Supervisor.Deadline = train.Always, cmp.Or(s.Supervisor.Deadline, defaultDeadline)
-		s.Supervisor.KillOrphan, s.Supervisor.KeepRunning, s.Supervisor.Grace = true, true, launchGrace
+		s.Supervisor.KillOrphan, s.Supervisor.Grace = true, launchGrace
 		if s.Checkpoints.Folder == "" && !s.given("supervise") {
 			s.Supervisor.Restarts = -1 // a rank cannot resume
 		}

@@ -49,8 +49,7 @@ const SupervisedEnv = "STEADYFIT_SUPERVISED"
 var ErrDeadline = errors.New("no message in time")
 
 type Command struct {
-	// Args are the program and its arguments; nil means this program with its own arguments. The
-	// running executable is used even if its file was replaced.
+	// Args are the program and its arguments; nil means this program with its own arguments.
 	Args []string
 	Env  []string
 	// Variable is the name of the environment variable for Spec.
@@ -105,7 +104,10 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 	if c.Args == nil {
 		c.Args = os.Args
 	}
-	path, err := program(c.Args[0])
+	path, err := self, error(nil)
+	if c.Args[0] != os.Args[0] {
+		path, err = exec.LookPath(c.Args[0])
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot start %s: %w", c.Args[0], err)
 	}
@@ -154,24 +156,6 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		_, _ = io.Copy(to, p.log) // returns at the end of the log, or at the deadline set by End
 	}()
 	return p, nil
-}
-
-// program returns the path of a program. For the running program it returns the running executable, even
-// if its file was replaced.
-func program(name string) (string, error) {
-	if name != os.Args[0] {
-		return exec.LookPath(name)
-	}
-	path, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	there, missing := os.Stat(path)
-	running, unknown := os.Stat(self)
-	if unknown == nil && (missing != nil || !os.SameFile(there, running)) {
-		return self, nil
-	}
-	return path, nil
 }
 
 func (p *Process) read() {
@@ -228,33 +212,26 @@ func (p *Process) Signal(s os.Signal) error {
 	return nil
 }
 
-// SignalGroup sends a signal to the child and all processes that it started.
-func (p *Process) SignalGroup(s syscall.Signal) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.collected {
-		return nil
-	}
-	return signalGroup(p.PID(), s)
-}
-
 // Kill kills the child and all processes that it started. The reason of the first call is Exit.Cause.
 func (p *Process) Kill(reason string) error {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.killed = cmp.Or(p.killed, reason)
-	p.mu.Unlock()
-	return p.SignalGroup(syscall.SIGKILL)
+	if p.collected {
+		return nil
+	}
+	return killGroup(p.PID())
 }
 
 // End kills the rest of the child's process group and returns how the child ended. It passes the
 // remaining messages to hear, which may be nil.
 func (p *Process) End(hear func(line []byte)) Exit {
 	p.release()
-	_ = p.SignalGroup(syscall.SIGKILL)
+	_ = p.Kill("")
 	<-p.exited
 	p.mu.Lock()
-	_ = signalGroup(p.PID(), syscall.SIGKILL) // the child may have started processes just before its end
-	_ = p.cmd.Wait()                          // ProcessState contains the result
+	_ = killGroup(p.PID()) // the child may have started processes just before its end
+	_ = p.cmd.Wait()       // ProcessState contains the result
 	p.collected = true
 	p.mu.Unlock()
 	p.Requests.Close()

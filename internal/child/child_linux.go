@@ -23,9 +23,9 @@ func attributes(killWithParent bool) *syscall.SysProcAttr {
 	return a
 }
 
-// signalGroup sends a signal to all processes of a group, or does nothing if the group is empty.
-func signalGroup(pid int, signal syscall.Signal) error {
-	if err := syscall.Kill(-pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+// killGroup kills all processes of a group, or does nothing if the group is empty.
+func killGroup(pid int) error {
+	if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return os.NewSyscallError("kill", err)
 	}
 	return nil
@@ -42,7 +42,7 @@ func await(cmd *exec.Cmd) {
 }
 
 // KillSelf kills this process and its process group.
-func KillSelf() error { return signalGroup(os.Getpid(), syscall.SIGKILL) }
+func KillSelf() error { return killGroup(os.Getpid()) }
 
 // Inherited opens a file descriptor that the parent passed to this process. kind is the expected file
 // type, such as syscall.S_IFIFO. Writes to the raw descriptor of a pipe do not block.
