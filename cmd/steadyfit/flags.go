@@ -215,6 +215,8 @@ func (s *settings) measurementFlags() []flag {
 			newDuration(&s.watching.every, time.Second)},
 		{"mark", "watch", "regular expression of a line of output that ends a step, as in 'epoch (\\d+)'", "",
 			newValue("regexp", "", s.setMark)},
+		{"native-stacks", "watch", "preload jemalloc, and show the native functions that allocated what grows", "",
+			&s.watching.nativeStacks},
 		{"pid", "watch", "watch a process that runs already", "", newCount(&s.watching.pid, 1)},
 		{"name", "watch", "watch the processes of a program or a Python script that runs already", "", &s.watching.name},
 		{"remedies", "watch", "remedies to try: auto (what the cause suggests), all, or a list, as in jemalloc,collect", "",

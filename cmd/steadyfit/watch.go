@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"steadyfit/internal/files"
 	"steadyfit/internal/watch"
@@ -20,6 +21,7 @@ import (
 type watching struct {
 	within, every time.Duration
 	untilSure     bool
+	nativeStacks  bool
 	pid           int
 	name, group   string
 	mark          *regexp.Regexp
@@ -68,12 +70,8 @@ func (s *settings) watch(cmd *cobra.Command, args []string) error {
 	}
 	stderr := cmd.ErrOrStderr()
 	o := watch.Options{Command: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Mark: w.mark,
-		Within: w.within, UntilSure: w.untilSure, Every: w.every}
-	o.Report = func(r *watch.Report) {
-		if err := r.WriteText(stderr); err != nil {
-			return // nobody reads it
-		}
-	}
+		Within: w.within, UntilSure: w.untilSure, Every: w.every, NativeStacks: w.nativeStacks}
+	end := w.show(&o, stderr, attached)
 	if w.out != "" {
 		if err := files.WritableDir(w.out, 0); err != nil {
 			return unusable(fmt.Errorf("--out %s: %w", w.out, err))
@@ -92,6 +90,7 @@ func (s *settings) watch(cmd *cobra.Command, args []string) error {
 	} else {
 		r, err = watch.Run(context.WithoutCancel(cmd.Context()), o) // Run passes signals to the program
 	}
+	end()
 	if errors.Is(err, watch.ErrNotFound) && !attached {
 		return &coded{exitNotFound, err}
 	}
@@ -112,6 +111,38 @@ func (s *settings) watch(cmd *cobra.Command, args []string) error {
 	return s.answer(cmd.OutOrStdout(), stderr, r)
 }
 
+// liveEvery is the time between two updates of what a terminal shows while a program runs.
+const liveEvery = 2 * time.Second
+
+// show sets what is printed while a program runs. The function that it returns ends it.
+func (w *watching) show(o *watch.Options, stderr io.Writer, attached bool) (end func()) {
+	file, ok := stderr.(*os.File)
+	if ok && w.every == 0 && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" {
+		o.Every = liveEvery
+		o.Report, end = live(stderr, attached)
+		return end
+	}
+	o.Report = func(r *watch.Report) {
+		if err := r.WriteText(stderr); err != nil {
+			return // nobody reads it
+		}
+	}
+	return func() {}
+}
+
+// live returns a function that shows the verdict so far on a terminal, and one that ends it. A program that runs prints
+// to the same terminal, so the title of the terminal has the verdict. A process that is attached does not.
+func live(w io.Writer, attached bool) (show func(*watch.Report), end func()) {
+	begin, format, clear := "\x1b[22;0t", "\x1b]0;%s\a", "\x1b[23;0t" // keeps the title, and brings it back
+	if attached {
+		begin, format, clear = "", "\r\x1b[K%s", "\r\x1b[K"
+	}
+	fmt.Fprint(w, begin)
+	return func(r *watch.Report) {
+		fmt.Fprintf(w, format, fmt.Sprintf("%v  %s", r.Layers[0].End, r.Headline()))
+	}, func() { fmt.Fprint(w, clear) }
+}
+
 // check checks the flags, and reads the baseline.
 func (w *watching) check(attached, command bool) (err error) {
 	if attached == command {
@@ -119,6 +150,9 @@ func (w *watching) check(attached, command bool) (err error) {
 	}
 	if attached && w.remedies != "" {
 		return usagef("--remedies needs a command after --, since the program runs several times")
+	}
+	if attached && w.nativeStacks {
+		return usagef("--native-stacks needs a command after --, since jemalloc is loaded when a program starts")
 	}
 	if w.baseline != "" {
 		if w.earlier, err = watch.ReadReport(w.baseline); err != nil {

@@ -63,6 +63,9 @@ func (r *recorder) report() *Report {
 		out.GoneSeconds = float64(out.Left) / float64(out.PerHour) * 3600
 	}
 	r.explain(out, kind, whole)
+	if out.Verdict == Leak && out.StepSeconds > 0 {
+		out.Stacks = r.stacks(kind, out.StepSeconds)
+	}
 	out.starting(whole, len(r.peers) > 0)
 	if out.Verdict == Level {
 		for i := range out.Layers {

@@ -24,6 +24,9 @@ var probe []byte
 //go:embed probe/remedies.py
 var remedies []byte
 
+//go:embed probe/stacks.py
+var stacks []byte
+
 // message is a line from a probe or from memory.Mark. A mark expects one byte as its answer.
 type message struct {
 	Hello *struct{}
@@ -36,6 +39,7 @@ type message struct {
 	Counts map[memory.Layer]float64
 
 	Containers []container
+	Stacks     []stack
 	Places     []place
 	Missed     []string
 
@@ -55,6 +59,14 @@ type container struct {
 	First      int            // the length when it began to grow
 	Steps      map[string]int // at that time
 	Bytes      float64        // of an element, estimated
+}
+
+// stack is native memory that a stack of functions has allocated in some time and steps.
+type stack struct {
+	Functions []string
+	Bytes     float64
+	Seconds   float64
+	Steps     map[string]int
 }
 
 // place is where something happens in the program.
@@ -98,7 +110,8 @@ func listen() (_ *listener, err error) {
 			_ = os.RemoveAll(l.dir) // err is the error to report
 		}
 	}()
-	files := map[string][]byte{"sitecustomize.py": sitecustomize, "probe.py": probe, "remedies.py": remedies}
+	files := map[string][]byte{"sitecustomize.py": sitecustomize, "probe.py": probe, "remedies.py": remedies,
+		"stacks.py": stacks}
 	for name, text := range files {
 		if err = os.WriteFile(filepath.Join(l.dir, name), text, 0o600); err != nil {
 			return nil, err

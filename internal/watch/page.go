@@ -18,6 +18,7 @@ var assets embed.FS
 var pageTemplate = uplot.Template(assets, template.FuncMap{
 	"rate":  func(r *Report, l Layer) string { return r.rate(l.Slope) },
 	"label": label,
+	"stack": (*Report).stack,
 })
 
 // page adds what the template shows to a report.

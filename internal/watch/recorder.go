@@ -111,6 +111,9 @@ func (r *recorder) receive(m message) {
 	for _, c := range m.Containers {
 		r.follow(c, p)
 	}
+	if m.Stacks != nil {
+		p.Stacks = m.Stacks
+	}
 	if m.Places != nil || m.Missed != nil {
 		p.Places, p.Missed = m.Places, m.Missed
 	}

@@ -117,13 +117,9 @@ func chosen(choice, cause string) (list []Remedy) {
 func (r *Remedy) prepare(python bool) error {
 	switch {
 	case r.Name == tfprocess.Jemalloc:
-		path, err := tfprocess.FindAllocator(r.Name)
+		preload, err := preloaded()
 		if err != nil {
 			return err
-		}
-		preload := "LD_PRELOAD=" + path
-		if before := os.Getenv("LD_PRELOAD"); before != "" {
-			preload += ":" + before
 		}
 		r.Env = []string{preload}
 	case len(r.Env) == 0 && !python:
@@ -137,6 +133,15 @@ func (r *Remedy) prepare(python bool) error {
 		}
 	}
 	return nil
+}
+
+// preloaded returns the variable that preloads jemalloc.
+func preloaded() (string, error) {
+	path, err := tfprocess.FindAllocator(tfprocess.Jemalloc)
+	if before := os.Getenv("LD_PRELOAD"); before != "" {
+		path += ":" + before
+	}
+	return "LD_PRELOAD=" + path, err
 }
 
 // Lines returns the lines that make the change permanent.

@@ -86,8 +86,9 @@ func TestRemediesOfAnyProgram(t *testing.T) {
 		assert.Equal(t, Undecided, r.Trials[0].Verdict)
 	})
 	t.Run("time", func(t *testing.T) {
-		r, _ := run(t, Options{}, python(t), "-I", "testdata/grows.py", "250")
+		r, _ := run(t, Options{}, python(t), "-I", "testdata/grows.py", "800")
 		require.Equal(t, perMinute, r.Unit)
+		require.Equal(t, Leak, r.Verdict)
 		by := try(t, r, Options{}, "arenas")
 		assert.NotEmpty(t, by["arenas"].Slope)
 		assert.Zero(t, by["arenas"].Time)

@@ -62,7 +62,15 @@ func start(o Options, l *listener) (*program, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
 	p := &program{o: o, marks: make(chan struct{}, 1024), exited: make(chan struct{})}
-	p.cmd = &exec.Cmd{Path: path, Args: o.Command, Env: append(l.environment(), o.arm.environment()...),
+	environment := append(l.environment(), o.arm.environment()...)
+	if o.NativeStacks {
+		variables, err := stacksEnvironment()
+		if err != nil {
+			return nil, fmt.Errorf("native stacks: %w", err)
+		}
+		environment = append(environment, variables...)
+	}
+	p.cmd = &exec.Cmd{Path: path, Args: o.Command, Env: environment,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: !isTerminal(o.Stdin)}}
 	var copied sync.WaitGroup
 	var pipes []io.Closer

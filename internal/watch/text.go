@@ -27,6 +27,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		line("place", r.Why.Place)
 		line("change", r.Why.Change)
 	}
+	for _, s := range r.Stacks {
+		line("stack", r.stack(s))
+	}
 	if r.Verdict == Leak {
 		line("growth", r.Growth())
 	}
@@ -95,6 +98,11 @@ func (r *Report) Reason() string {
 // rate formats a slope per unit.
 func (r *Report) rate(s memory.Interval) string {
 	return strings.Replace(memlayer.Rate(total, "", s.Estimate, s.Low, s.High), "/step", " per "+r.Unit, 1)
+}
+
+// stack formats a native stack, the innermost function first.
+func (r *Report) stack(s Stack) string {
+	return fmt.Sprintf("about %v per %s from %s", s.Growth, r.Unit, strings.Join(s.Functions, " < "))
 }
 
 // Watched says what was watched, and how long.

@@ -43,12 +43,15 @@ func (t *tree) add(pid int) {
 	if t.members[pid] != nil {
 		return
 	}
+	command, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	words := strings.Fields(string(bytes.ReplaceAll(command, []byte{0}, []byte{' '})))
+	if len(words) == 0 {
+		return // it is about to end
+	}
 	s, err := memory.NewSampler(pid)
 	if err != nil {
 		return // it has ended
 	}
-	command, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-	words := strings.Fields(string(bytes.ReplaceAll(command, []byte{0}, []byte{' '})))
 	t.members[pid] = &member{sampler: s, command: strings.Join(words[:min(len(words), 6)], " ")}
 }
 
@@ -128,7 +131,9 @@ func (m *member) held() memory.Bytes {
 func (t *tree) remove(pid int) {
 	m := t.members[pid]
 	_ = m.sampler.Close() // a file of /proc
-	t.ended = append(t.ended, m.process(pid))
+	if m.first > 0 {
+		t.ended = append(t.ended, m.process(pid))
+	}
 	if len(t.ended) > 100 {
 		t.ended = t.ended[1:]
 	}

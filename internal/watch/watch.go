@@ -44,6 +44,9 @@ type Options struct {
 	// Samples receives the samples as JSON lines. Nil means none.
 	Samples io.Writer
 
+	// NativeStacks preloads jemalloc, which finds the native functions that allocated what grows in a Python program.
+	NativeStacks bool
+
 	arm *arm // of a trial
 }
 
@@ -89,6 +92,8 @@ type Report struct {
 	GoneSeconds float64      `json:"gone_in_seconds,omitempty"`
 	Layers      []Layer      `json:"layers"`
 	Processes   []Process    `json:"processes,omitempty"`
+	// Stacks are the native stacks that allocated most of what grows, with Options.NativeStacks.
+	Stacks []Stack `json:"native_stacks,omitempty"`
 	// Excluded are causes that were looked for and not found.
 	Excluded []string `json:"excluded,omitempty"`
 	Notes    []string `json:"notes,omitempty"`
@@ -127,6 +132,14 @@ type Process struct {
 	Command string       `json:"command"`
 	First   memory.Bytes `json:"first_bytes"`
 	Last    memory.Bytes `json:"last_bytes"`
+}
+
+// Stack is native memory that a stack of functions allocated and did not free.
+type Stack struct {
+	// Growth is the memory per Unit, estimated from samples.
+	Growth memory.Bytes `json:"bytes"`
+	// Functions are those of native code, the innermost first.
+	Functions []string `json:"functions"`
 }
 
 // Cause is the explanation of growth.

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/memlayer"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 )
 
@@ -104,6 +105,17 @@ func TestWatchEnd(t *testing.T) {
 	assert.Equal(t, "round", r.Unit)
 	assert.Equal(t, "kept", r.Why.Variable)
 	assert.True(t, strings.HasSuffix(r.Why.Place, "keeps.py:7"), r.Why.Place)
+}
+
+func TestWatchNativeStacks(t *testing.T) {
+	if _, err := tfprocess.FindAllocator(tfprocess.Jemalloc); err != nil {
+		t.Skip(err)
+	}
+	r, _ := run(t, Options{NativeStacks: true}, python(t), "testdata/native.py")
+	require.Equal(t, Leak, r.Verdict)
+	require.NotEmpty(t, r.Stacks, r.Notes)
+	assert.Regexp(t, "strdup$", r.Stacks[0].Functions[0])
+	assert.InDelta(t, 20_000, float64(r.Stacks[0].Growth), 12_000) // an estimate from about 80 samples
 }
 
 // The graph of a tensor counts as a container.

@@ -221,18 +221,22 @@ class Marks:
             blocks["uncollected object count"] = gc.get_count()[0]
         return {**{f"{what} count": n for what, n in counts.items()}, **blocks, **malloc()}
 
-    def report(self, search):
+    def report(self, search, once=False):
         """Sends what takes longer to find: containers that grow, and places."""
+        grown = []
         if search and alone():
-            grown = self.snapshots.take(self.steps)
-        else:
-            grown = []
-            if search:
-                miss("containers were not looked for at some steps, since other threads ran")
+            grown = self.snapshots.take(self.steps, once)
+        elif search:
+            miss("containers were not looked for at some steps, since other threads ran")
         self.link.send({"containers": grown, "places": [
             {"what": w, "name": n, "file": f, "line": at, "count": c, "detail": d}
             for (w, n, f, at), (c, d) in sorted(places.items(), key=lambda p: -p[1][0])[:50]
         ], "missed": missed})
+
+    def send(self, message):
+        with self.lock:
+            if self.link.open():
+                self.link.send(message)
 
     @guarded
     def imported(self):
@@ -252,7 +256,7 @@ class Marks:
     def end(self):
         with self.lock:
             if self.link.open():
-                self.report(self.tell("") == SEARCH)
+                self.report(self.tell("") == SEARCH, once=True)
 
 
 marks = None
@@ -347,16 +351,17 @@ class Snapshots:
     def due(self, now):
         return now >= self.next and (self.taken < SNAPSHOTS or self.took < SHARE * (now - self.began))
 
-    def take(self, steps):
+    def take(self, steps, once):
         began = time.monotonic()
-        found = self.find(steps) or []
+        found = self.find(steps, 1 if once else 2) or []
         end = time.monotonic()
         self.taken, self.took = self.taken + 1, self.took + end - began
         self.next = end + 0.25 * 2 ** min(self.taken, 4)
         return found
 
     @guarded
-    def find(self, steps):
+    def find(self, steps, least):
+        """Returns the containers that have grown in least snapshots."""
         lengths, grown, (objects, tensors) = {}, [], containers()
         mine = {id(objects), id(tensors), id(lengths), id(self.lengths), id(self.growing), id(places), id(missed)}
         for o in objects:
@@ -382,7 +387,7 @@ class Snapshots:
             g[2] += 1
             out.append((NODE * (nodes - g[0]), largest, g, NODE, "node of its graph", "graph", nodes))
         self.lengths, self.steps = lengths, dict(steps)
-        out = sorted((c for c in out if c[2][2] >= 2 and c[0] >= LEAST), key=lambda c: -c[0])[:3]
+        out = sorted((c for c in out if c[2][2] >= least and c[0] >= LEAST), key=lambda c: -c[0])[:3]
         del grown
         for c in out:
             if c[2][3] is None:

@@ -27,6 +27,8 @@ def _begin():
         if "STEADYFIT_WATCH_TRIAL" in os.environ:
             load("remedies").begin(probe, *os.environ["STEADYFIT_WATCH_TRIAL"].split())
         probe.begin(os.environ["STEADYFIT_WATCH"])
+        if "STEADYFIT_WATCH_STACKS" in os.environ:
+            load("stacks").Stacks().begin(probe.marks.steps, probe.marks.send, probe.miss)
     except Exception as e:  # the program runs as it does without the probe
         sys.stderr.write("steadyfit watch: the probe does not start: %r\n" % e)
 
