@@ -13,10 +13,10 @@
 //   - Images in class folders, and images in columns of Parquet and Arrow files.
 //   - Records of TFRecord files. Opening such files reads them once, checks them and makes an index.
 //   - With Options.OnDisk, samples of .npy and .npz files.
-//   - The results of Map and Scale.
+//   - The results of Scale and OneHot.
 //
-// Several goroutines (InMemory.Workers) make the samples of a batch. A sample depends only on the seeds, its row in the
-// file and the epoch, so the number of workers does not change the batches, and a checkpoint needs only Pass.Epoch and
+// Several goroutines (InMemory.Workers) make the samples of a batch. A sample depends only on its row in the
+// file, so the number of workers does not change the batches, and a checkpoint needs only Pass.Epoch and
 // Pass.Skip. If several samples of a batch fail, the error of the first is returned.
 //
 // # Memory

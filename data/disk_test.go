@@ -74,11 +74,10 @@ func TestOnDiskIsAsInMemory(t *testing.T) {
 	require.NoError(t, Check(m, "", finite))
 	weighted, err := WithSampleWeights(m, "y", map[int64]float64{3: 2})
 	require.NoError(t, err)
-	doubled, err := Map(weighted, "x", "double", []int{3}, func(_ Sample, dst, src []float32) error {
+	doubled, err := mapField(weighted, "x", "double", []int{3}, func(dst, src []float32) {
 		for i, v := range src {
 			dst[i] = 2 * v
 		}
-		return nil
 	})
 	require.NoError(t, err)
 	b := copied(t, doubled, Pass{Batch: 50})[0]

@@ -284,8 +284,8 @@ func (f *classFiles) list(folder string, found *problems) {
 	})
 }
 
-func (f *classFiles) make(w *scratch, dst vector, at int, s Sample) error {
-	path := filepath.Join(f.dir, f.files[s.Row].path)
+func (f *classFiles) make(w *scratch, dst vector, at, row int) error {
+	path := filepath.Join(f.dir, f.files[row].path)
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w; it existed when the folder was opened: do not change data during training", path,

@@ -97,12 +97,12 @@ type imageTexts struct {
 	texts  vec[string]
 }
 
-func (f *imageTexts) make(w *scratch, dst vector, at int, s Sample) error {
-	if err := f.images.decode(w, dst, at, strings.NewReader(f.texts[s.Row]), int64(len(f.texts[s.Row]))); err != nil {
+func (f *imageTexts) make(w *scratch, dst vector, at, row int) error {
+	if err := f.images.decode(w, dst, at, strings.NewReader(f.texts[row]), int64(len(f.texts[row]))); err != nil {
 		if f.parts == nil {
-			return fmt.Errorf("sample %d: %s: %w", s.Row, f.name, err)
+			return fmt.Errorf("sample %d: %s: %w", row, f.name, err)
 		}
-		_, path, record := partOf(f.parts, s.Row)
+		_, path, record := partOf(f.parts, row)
 		return fmt.Errorf("%s: record %d: %s: %w", path, record, f.name, err)
 	}
 	return nil

@@ -2,7 +2,6 @@ package data
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 
@@ -10,42 +9,21 @@ import (
 	"steadyfit/internal/dtype"
 )
 
-// Sample identifies a sample of a pass.
-type Sample struct {
-	// Row is the number of the sample in its file or folder, from 0. It does not depend on the order of the pass.
-	Row int
-	// Epoch is Pass.Epoch.
-	Epoch int
-}
-
-// Random returns a random source that depends only on the seed, the row and the epoch. Its output is
-// the same on every machine and with every version of Go.
-func (s Sample) Random(seed uint64) *rand.PCG {
-	high := mix(mix(seed^sampleStream) + uint64(s.Epoch))
-	return rand.NewPCG(high, mix(high+uint64(s.Row)))
-}
-
-// sampleStream makes the numbers of Random differ from those of Shuffle with the same seed.
-const sampleStream = 0x5a3d1e5eed
-
 // maker makes the values of a column when a batch needs them. Its methods are safe for concurrent use.
 type maker interface {
-	// make writes the values of a sample to dst, starting at index at.
-	make(w *scratch, dst vector, at int, s Sample) error
+	// make writes the values of a sample to dst, starting at index at. row is its number in its file or folder, from 0,
+	// which does not depend on the order of the pass.
+	make(w *scratch, dst vector, at, row int) error
 	// under returns the column that the values are computed from; nil for files.
 	under() *column
 	// describe identifies the computation in fingerprints.
 	describe() string
-	// repeats reports whether a sample has the same values in each epoch.
-	repeats() bool
 }
 
-// fromFiles has the methods that all makers of samples from files share.
+// fromFiles has the method that all makers of samples from files share.
 type fromFiles struct{}
 
 func (fromFiles) under() *column { return nil }
-
-func (fromFiles) repeats() bool { return true }
 
 // scratch is the memory of one worker: row numbers, and what makers keep.
 type scratch struct {
@@ -73,27 +51,14 @@ func (m *InMemory) scratch(have []*scratch) []*scratch {
 	return have[:n]
 }
 
-// Repeats reports whether every epoch is known to have the same samples in the same order. This
-// is false after Shuffle, and after Map, whose function may use the epoch.
-func (m *InMemory) Repeats() bool {
-	if m.shuffled {
-		return false
-	}
-	for i := range m.columns {
-		for c := &m.columns[i]; c != nil && c.made != nil; c = c.made.under() {
-			if !c.made.repeats() {
-				return false
-			}
-		}
-	}
-	return true
-}
+// Repeats reports whether every epoch has the same order. This is false after Shuffle.
+func (m *InMemory) Repeats() bool { return !m.shuffled }
 
 func (m *InMemory) makes() bool {
 	return slices.ContainsFunc(m.columns, func(c column) bool { return c.made != nil })
 }
 
-// Workers returns the dataset with n goroutines per pass that decode and map samples. n below
+// Workers returns the dataset with n goroutines per pass that decode and change samples. n below
 // 1, the default, means GOMAXPROCS; n above 1024 means 1024. The number of goroutines does not change
 // the batches. Stored samples are copied by one goroutine.
 func (m *InMemory) Workers(n int) *InMemory {
@@ -102,23 +67,9 @@ func (m *InMemory) Workers(n int) *InMemory {
 	return v
 }
 
-// Map returns the dataset with f applied to the samples of a field. S is the element type of the
-// field; D and shape are the element type and shape of the result. InMemory.Scale is an example.
-//
-// f must fill dst, must not change src, and must not retain dst and src. Several goroutines call f at
-// the same time. The result of f may depend only on its arguments, including random numbers of
-// Sample.Random, so that a resumed training gets the same samples. An error ends the pass.
-//
-// name identifies f in messages and checkpoints. Change name when f changes, so that a checkpoint
-// with the old f is rejected.
-func Map[D, S element](m *InMemory, field, name string, shape []int,
-	f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
-	return mapField(m, field, name, shape, false, f)
-}
-
-// mapField implements Map. repeats is the result of the method of maker with this name.
-func mapField[D, S element](m *InMemory, field, name string, shape []int, repeats bool,
-	f func(s Sample, dst []D, src []S) error) (*InMemory, error) {
+// mapField returns the dataset with f applied to the samples of a field. name describes f in messages and fingerprints,
+// and shape is that of the result. f must fill dst, and must not change src.
+func mapField[D, S element](m *InMemory, field, name string, shape []int, f func(dst []D, src []S)) (*InMemory, error) {
 	v, at, err := m.editable(field)
 	if err != nil {
 		return nil, err
@@ -132,13 +83,9 @@ func mapField[D, S element](m *InMemory, field, name string, shape []int, repeat
 	if err != nil {
 		return nil, fmt.Errorf("%s: field %q: %s: %w", m.name, field, name, err)
 	}
-	if width == 0 {
-		return nil, fmt.Errorf("%s: field %q: %s: shape %v has no values: %w", m.name, field, name, shape, ErrFormat)
-	}
 	v.columns[at] = column{
 		name: c.name, shape: slices.Clone(shape), width: width, kind: dtype.For[D](),
-		made: &mapped[D, S]{of: c, name: name, width: width, same: repeats, f: f},
-		file: c.file, origin: c.origin,
+		made: &mapped[D, S]{of: c, name: name, width: width, f: f}, file: c.file, origin: c.origin,
 	}
 	return v, nil
 }
@@ -147,31 +94,25 @@ type mapped[D, S element] struct {
 	of    column
 	name  string
 	width int
-	same  bool
-	f     func(s Sample, dst []D, src []S) error
+	f     func(dst []D, src []S)
 }
 
 func (g *mapped[D, S]) under() *column { return &g.of }
 
 func (g *mapped[D, S]) describe() string { return g.name }
 
-func (g *mapped[D, S]) repeats() bool { return g.same }
-
-func (g *mapped[D, S]) make(w *scratch, dst vector, at int, s Sample) error {
-	src, err := g.source(w, s)
-	if err != nil {
-		return err
+func (g *mapped[D, S]) make(w *scratch, dst vector, at, row int) error {
+	src, err := g.source(w, row)
+	if err == nil {
+		g.f(dst.(vec[D])[at:at+g.width], src)
 	}
-	if err := g.f(s, dst.(vec[D])[at:at+g.width:at+g.width], src); err != nil {
-		return fmt.Errorf("%s: sample %d: field %q: %s: %w", g.of.file, s.Row, g.of.name, g.name, err)
-	}
-	return nil
+	return err
 }
 
 // source returns the input of the function: stored memory, or a copy in the worker's memory.
-func (g *mapped[D, S]) source(w *scratch, s Sample) ([]S, error) {
+func (g *mapped[D, S]) source(w *scratch, row int) ([]S, error) {
 	c := &g.of
-	from := s.Row * c.width
+	from := row * c.width
 	if v, ok := c.values.(vec[S]); ok {
 		return v[from : from+c.width : from+c.width], nil
 	}
@@ -183,7 +124,7 @@ func (g *mapped[D, S]) source(w *scratch, s Sample) ([]S, error) {
 	if c.values != nil {
 		return input.(vec[S]), c.values.copyTo(input, 0, from, from+c.width)
 	}
-	return input.(vec[S]), c.made.make(w, input, 0, s)
+	return input.(vec[S]), c.made.make(w, input, 0, row)
 }
 
 // Scale returns the dataset with a field of uint8, or of images as float32 (ImageOptions.Float),
@@ -201,22 +142,20 @@ func (m *InMemory) Scale(field string, low, high float32) (*InMemory, error) {
 	scale := func(v float64) float32 { return float32(float64(low) + float64(v/255*(float64(high)-float64(low)))) }
 	name := fmt.Sprintf("scale %v,%v", low, high)
 	if c.pixels && c.kind == dtype.For[float32]() {
-		return mapField(m, field, name, c.shape, true, func(_ Sample, dst, src []float32) error {
+		return mapField(m, field, name, c.shape, func(dst, src []float32) {
 			for i, v := range src {
 				dst[i] = scale(float64(v))
 			}
-			return nil
 		})
 	}
 	var values [256]float32
 	for i := range values {
 		values[i] = scale(float64(i))
 	}
-	return mapField(m, field, name, c.shape, true, func(_ Sample, dst []float32, src []uint8) error {
+	return mapField(m, field, name, c.shape, func(dst []float32, src []uint8) {
 		for i, v := range src {
 			dst[i] = values[v]
 		}
-		return nil
 	})
 }
 

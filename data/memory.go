@@ -173,7 +173,7 @@ func (m *InMemory) order(reused *[]uint32, epoch int) order {
 }
 
 // fill writes the samples at positions [from, to) of a pass to the slab, starting at index at.
-func (m *InMemory) fill(w *scratch, s *slab, at int, order order, epoch, from, to int) error {
+func (m *InMemory) fill(w *scratch, s *slab, at int, order order, from, to int) error {
 	rows := order.between(&w.rows, from, to)
 	for i := range m.columns {
 		c := &m.columns[i]
@@ -198,16 +198,16 @@ func (m *InMemory) fill(w *scratch, s *slab, at int, order order, epoch, from, t
 		return nil
 	}
 	for position := from; position < to; position++ {
-		sample := Sample{Row: position, Epoch: epoch}
+		row := position
 		if rows != nil {
-			sample.Row = int(rows[position-from])
+			row = int(rows[position-from])
 		}
 		for i := range m.columns {
 			c := &m.columns[i]
 			if c.made == nil {
 				continue
 			}
-			if err := c.made.make(w, s.vectors[i], (at+position-from)*c.width, sample); err != nil {
+			if err := c.made.make(w, s.vectors[i], (at+position-from)*c.width, row); err != nil {
 				return err
 			}
 		}

@@ -178,7 +178,7 @@ func (r *ring) fill(w *scratch) {
 	defer r.end()
 	for b, at, n := r.take(); b != nil; b, at, n = r.take() {
 		from := b.index*r.pass.Batch + at
-		r.done(b, at, r.memory.fill(w, b.slab, at, r.order, r.pass.Epoch, from, from+n))
+		r.done(b, at, r.memory.fill(w, b.slab, at, r.order, from, from+n))
 	}
 }
 

@@ -422,8 +422,8 @@ type lastRecord struct {
 	values []value
 }
 
-func (f *recordField) make(w *scratch, dst vector, at int, s Sample) error {
-	last, err := f.set.lastOf(w, s.Row)
+func (f *recordField) make(w *scratch, dst vector, at, row int) error {
+	last, err := f.set.lastOf(w, row)
 	if err != nil {
 		return err
 	}
@@ -435,7 +435,7 @@ func (f *recordField) make(w *scratch, dst vector, at int, s Sample) error {
 		err = v.decode(dst, at)
 	}
 	if err != nil {
-		_, path, number := partOf(f.set.files, s.Row)
+		_, path, number := partOf(f.set.files, row)
 		return fmt.Errorf("%s: record %d: %s: %w", path, number, f.name, err)
 	}
 	return nil

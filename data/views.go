@@ -120,14 +120,12 @@ func (m *InMemory) OneHot(field string, classes int) (*InMemory, error) {
 		shape = shape[:n-1]
 	}
 	c.values, c.kind = numbers, numbers.kind()
-	v, err = mapField(v, field, oneHot, append(slices.Clone(shape), classes), true,
-		func(_ Sample, dst []float32, src []int64) error {
-			clear(dst)
-			for i, class := range src {
-				dst[i*classes+int(class)] = 1
-			}
-			return nil
-		})
+	v, err = mapField(v, field, oneHot, append(slices.Clone(shape), classes), func(dst []float32, src []int64) {
+		clear(dst)
+		for i, class := range src {
+			dst[i*classes+int(class)] = 1
+		}
+	})
 	if err == nil {
 		v.columns[at].classes, v.columns[at].columns = names, columns
 	}

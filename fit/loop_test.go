@@ -640,17 +640,19 @@ func must(text []byte, err error) []byte {
 	return text
 }
 
-// An interrupted run on samples that several workers change at random gives the numbers of an uninterrupted
-// run, and leaves no goroutine.
+// An interrupted run on samples that several workers change gives the numbers of an uninterrupted run, and leaves no
+// goroutine.
 func TestResumeWithChangedData(t *testing.T) {
 	train := func(workers, ahead int) data.Dataset {
-		ds, err := data.Map(samples(t, 40), "x", "noise", []int{2}, func(s data.Sample, dst, src []float32) error {
-			noise := s.Random(3)
-			for i, v := range src {
-				dst[i] = v + float32(noise.Uint64()>>40)/(1<<26)
-			}
-			return nil
-		})
+		bytes, ys := make([]uint8, 80), make([]float32, 40)
+		for i := range bytes {
+			bytes[i] = uint8(37 * i)
+			ys[i/2] = float32(i % 7)
+		}
+		ds, err := data.New("bytes", data.Field{Name: "x", Array: data.Array{Shape: []int{40, 2}, Values: bytes}},
+			data.Field{Name: "y", Array: data.Array{Shape: []int{40}, Values: ys}})
+		require.NoError(t, err)
+		ds, err = ds.Scale("x", 0, 1)
 		require.NoError(t, err)
 		return data.Prefetch(ds.Shuffle(7).Workers(workers), ahead)
 	}

@@ -92,8 +92,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 func (t *training) mayCache() error {
 	switch {
 	case !t.samples.Repeats():
-		return no("the dataset may have other samples, or another order, in each epoch; {Config.Shuffle} shuffles cached " +
-			"features")
+		return no("the dataset has another order in each epoch; {Config.Shuffle} shuffles cached features")
 	case t.Session.Compiled:
 		return no("{Options.Compiled} trains with signatures that compute the frozen part")
 	case t.Session.StepsPerExecution > 1:
