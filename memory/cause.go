@@ -70,7 +70,7 @@ func slopeOf(x, y []float64, c Criteria) Interval {
 	if step == 0 {
 		return Interval{}
 	}
-	t := estimate(x, y, step, c.Confidence, c.Seed)
+	t := estimate(x, y, step, c.Seed)
 	half := t.half + step/(x[len(x)-1]-x[0])
 	return Interval{t.slope, t.slope - half, t.slope + half}
 }

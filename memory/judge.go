@@ -31,9 +31,6 @@ func (s *Series) Judge(c Criteria) Verdict {
 			c.Layer = RSS
 		}
 	}
-	if c.Confidence <= 0 || c.Confidence >= 1 {
-		c.Confidence = stats.Confidence
-	}
 	c.Budget = max(c.Budget, 0)
 	x, y := s.points(c.Layer, c.PerMinute)
 	v := s.retained(judge(x, y, c), c)
@@ -57,7 +54,7 @@ type trial struct {
 
 func judge(x, y []float64, c Criteria) Verdict {
 	t := trial{Criteria: c, x: x, y: y, quantum: c.grain(y)}
-	t.result = Verdict{Layer: c.Layer, Per: c.per(), Confidence: c.Confidence, Budget: c.Budget, Samples: len(y)}
+	t.result = Verdict{Layer: c.Layer, Per: c.per(), Confidence: stats.Confidence, Budget: c.Budget, Samples: len(y)}
 	v := &t.result
 	if len(y) == 0 {
 		v.Kind, v.Reason = Inconclusive, fmt.Sprintf("no sample has %s", c.Layer)
@@ -305,7 +302,7 @@ func (f trend) scatter(x, y []float64) (swing, noise float64) {
 
 func (t *trial) judgeTail() {
 	x, y := t.x[t.from:], t.y[t.from:]
-	f := estimate(x, y, t.grainOf(y), t.Confidence, t.Seed)
+	f := estimate(x, y, t.grainOf(y), t.Seed)
 	swing, noise := f.scatter(x, y)
 	t.measured(f, noise)
 	v := &t.result
@@ -350,7 +347,7 @@ func (t *trial) grewBefore() bool {
 		return false
 	}
 	grain := t.grainOf(y)
-	f := estimate(x, y, grain, t.Confidence, t.Seed)
+	f := estimate(x, y, grain, t.Seed)
 	return !f.bends && f.slope-f.half-grain/(x[len(x)-1]-x[0]) > float64(t.Budget)
 }
 

@@ -516,7 +516,7 @@ func TestEveryCourseHasAVerdict(t *testing.T) {
 			sample.Set(MallocUsed, Known(Bytes(m.IntN(2))))
 			s.Append(&sample)
 		}
-		for _, c := range []Criteria{{}, {Budget: 1}, {PerMinute: true}, {Layer: MallocUsed, Confidence: 0.5},
+		for _, c := range []Criteria{{}, {Budget: 1}, {PerMinute: true}, {Layer: MallocUsed},
 			{Layer: "no such layer"}} {
 			v := s.Judge(c)
 			if v.Kind == "" || v.String() == "no verdict" || v.Kind == Inconclusive && v.More <= 0 && v.Samples > 0 {

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/stat"
+
+	"steadyfit/internal/stats"
 )
 
 const (
@@ -50,7 +52,7 @@ func (t *trial) judgeStepChanges() {
 	}
 	jumps = append(slices.Clone(t.jumps), jumps...)
 	grain := t.grainOf(rest)
-	f := estimate(t.x[from:], rest, grain, t.Confidence, t.Seed)
+	f := estimate(t.x[from:], rest, grain, t.Seed)
 	grows := f.slope-f.half*wider-grain/(t.end()-t.x[from]) > max(float64(t.Budget), besideSteps*t.result.Slope.Estimate)
 	if grows && t.result.Kind == Leak {
 		return
@@ -60,7 +62,7 @@ func (t *trial) judgeStepChanges() {
 	if len(t.x)-last >= fewTail && since >= leastAfterSeveral*t.total() && since >= interval {
 		*t = trial{Criteria: t.Criteria, x: t.x, y: t.y, from: last, quantum: t.quantum, cuts: 1, jumps: jumps,
 			result: Verdict{
-				Layer: t.Layer, Per: t.per(), Confidence: t.Confidence, Budget: t.Budget, Quantum: v.Quantum, Start: Bytes(t.y[0]),
+				Layer: t.Layer, Per: t.per(), Confidence: stats.Confidence, Budget: t.Budget, Quantum: v.Quantum, Start: Bytes(t.y[0]),
 				To: t.end(),
 			}}
 		t.cutWarmUp()

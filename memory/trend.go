@@ -55,7 +55,7 @@ func bins(x, y []float64, n int) (bx, by []float64) {
 // long enough to preserve their correlation, are drawn at random and added to the fitted line, and the
 // slope is estimated again. Student's t has two degrees of freedom fewer than there are independent
 // blocks, so few or long blocks give a wide interval.
-func estimate(x, y []float64, grain, confidence float64, seed uint64) trend {
+func estimate(x, y []float64, grain float64, seed uint64) trend {
 	x, y = bins(x, y, trendPoints)
 	n := len(x)
 	all := stats.NewSlopes(x)
@@ -80,7 +80,7 @@ func estimate(x, y []float64, grain, confidence float64, seed uint64) trend {
 		}
 		return stats.Student(max(float64(n)/float64(block)-2, 1), confidence) * stat.StdDev(estimates, nil)
 	}
-	t.half = shortfall * deviation(r, confidence, all.Median)
+	t.half = shortfall * deviation(r, stats.Confidence, all.Median)
 
 	cut := n - n/3
 	if n/3 < 4 {

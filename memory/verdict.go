@@ -12,9 +12,6 @@ type Criteria struct {
 	// within the budget. If Budget is 0, Flat means that no growth was found, and that undetected
 	// growth is below 1% of the level, 1 MiB, or the usual variation.
 	Budget Bytes
-	// Confidence is the confidence of intervals; 0 means 0.99. At 99%, the interval of
-	// one in 200 runs without a leak is above 0 by chance.
-	Confidence float64
 	// Seed seeds the bootstrap. Equal samples and seeds give equal verdicts.
 	Seed uint64
 }
@@ -49,9 +46,11 @@ type Verdict struct {
 	// Per is the unit of slopes and spans, "step" or "minute".
 	Per string `json:"per"`
 	// Slope is the slope of the judged part. It is zero for fewer than 16 samples.
-	Slope      Interval `json:"slope"`
-	Confidence float64  `json:"confidence"`
-	Budget     Bytes    `json:"budget"`
+	Slope Interval `json:"slope"`
+	// Confidence is the confidence of intervals. At 99%, the interval of one in 200 runs without a leak is above 0 by
+	// chance.
+	Confidence float64 `json:"confidence"`
+	Budget     Bytes   `json:"budget"`
 	// NoiseFloor is the half width of the slope's interval. In 99 of 100 series, Judge finds a leak
 	// of four times this slope.
 	NoiseFloor float64 `json:"noise_floor"`
