@@ -120,7 +120,7 @@ func (m *Model) names(ids set) []string {
 
 // variables describes variables for a message: their number and the first names.
 func (m *Model) variables(ids set, which string) string {
-	return texts.Count(len(ids), "variable") + " " + which + ": " + enumerate(m.names(ids), 4)
+	return texts.Count(len(ids), "variable") + " " + which + ": " + texts.Some(m.names(ids))
 }
 
 // The method of returns the union of pick(facts) over the facts of the named signatures.
@@ -212,7 +212,7 @@ func (j *judgement) noTrainSignature() {
 		s := j.find(name)
 		message := "signature " + name + " has no output loss"
 		if outputs := s.Metrics(); len(outputs) > 0 {
-			message += "; its scalars are " + enumerate(tensorNames(outputs), 8)
+			message += "; its scalars are " + texts.Some(tensorNames(outputs))
 			fix = "set the loss output to the scalar that is the loss"
 		}
 		if loss := s.Output(contract.OutputLoss); loss != nil {
@@ -224,7 +224,7 @@ func (j *judgement) noTrainSignature() {
 	}
 	message := "none of the signatures train, learn, train_step exists"
 	if names := j.signatureNames(); len(names) > 0 {
-		message += "; there are " + enumerate(names, 10)
+		message += "; there are " + texts.Some(names)
 		fix += "; if one of these trains, export it with the name train"
 	}
 	if len(j.known.tags) > 1 {
@@ -296,7 +296,7 @@ func (j *judgement) checkSaved() {
 				"module owns; read data and look it up before it is fed",
 			"training has state outside of variables, which checkpoints do not include: %s, at %s; a run that resumes or "+
 				"reloads the model differs from an uninterrupted one",
-			enumerate(ops, 4), enumerate(where, 3))
+			texts.Some(ops), texts.Some(where))
 	}
 }
 
@@ -338,8 +338,8 @@ func (j *judgement) checkUnsafe() {
 		if k.severity == failure {
 			fix = unsafeFix
 		}
-		j.report(k.severity, codeUnsafeOp, k.op, fix, "%s %s: run by %s, at %s", k.op, k.does, enumerate(runs[k], 4),
-			enumerate(where, 3))
+		j.report(k.severity, codeUnsafeOp, k.op, fix, "%s %s: run by %s, at %s", k.op, k.does, texts.Some(runs[k]),
+			texts.Some(where))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
 	"steadyfit/internal/manifest"
+	"steadyfit/internal/texts"
 	"steadyfit/internal/tfproto"
 	"steadyfit/option"
 )
@@ -270,7 +271,7 @@ func (m *Model) WithConstants(values map[string]float64) (*Model, error) {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if slices.Sort(inputs); !used[key] {
 			return nil, constantError(key, values[key], "no signature has such an input for the whole batch; there are "+
-				cmp.Or(enumerate(slices.Compact(inputs), 8), "none"), "correct the name, or leave it out")
+				cmp.Or(texts.Some(slices.Compact(inputs)), "none"), "correct the name, or leave it out")
 		}
 	}
 	m.settle()
@@ -442,7 +443,7 @@ func (m *Model) Signature(name string) (*Signature, error) {
 			name)
 	}
 	return nil, fmt.Errorf("%s: %w: %q; there are %s", m.Dir, ErrNoSignature, name,
-		enumerate(m.signatureNames(), 20))
+		texts.Some(m.signatureNames()))
 }
 
 func (m *Model) signatureNames() []string {

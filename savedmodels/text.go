@@ -18,14 +18,6 @@ import (
 // typeName returns the name of the type in protobufs, such as "DT_FLOAT".
 func (t Tensor) typeName() string { return tfproto.DataType(t.DType).String() }
 
-// enumerate joins the first limit names and counts the others.
-func enumerate(names []string, limit int) string {
-	if len(names) <= limit {
-		return strings.Join(names, ", ")
-	}
-	return strings.Join(names[:limit], ", ") + " and " + texts.Count(len(names)-limit, "other")
-}
-
 // WriteText writes the text of `steadyfit inspect`: whether the model can be trained, the problems with
 // their fixes, the roles, and the signatures in the format of `saved_model_cli show --all` (TensorFlow 2.21).
 func (m *Model) WriteText(w io.Writer) error {
@@ -144,7 +136,7 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		b.WriteString("  nothing\n")
 	}
 	if len(unused) > 0 {
-		fmt.Fprintf(b, "  not used: %s\n", texts.Printable(enumerate(unused, 10)))
+		fmt.Fprintf(b, "  not used: %s\n", texts.Printable(texts.Some(unused)))
 	}
 
 	m.writeVariables(b)
