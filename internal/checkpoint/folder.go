@@ -58,16 +58,14 @@ type Options struct {
 	Lock *Lock
 	// Best is the best checkpoint so far, or nil.
 	Best *Best
-	// Temporary means that no result or error names a checkpoint of the folder.
-	Temporary bool
-	Disk      files.Disk
-	Log       *slog.Logger
+	Disk files.Disk
+	Log  *slog.Logger
 }
 
 // Folder is the folder of a training's checkpoints. It is locked until Release.
 type Folder struct {
 	Options
-	// Newest is the newest good checkpoint; empty if there is none or the folder is temporary.
+	// Newest is the newest good checkpoint; empty if there is none.
 	Newest string
 
 	dir string
@@ -153,9 +151,7 @@ func (f *Folder) Write(step int64, save Save) error {
 		_ = f.Disk.Remove(temporary)
 		return f.failure(path, err)
 	}
-	if !f.Temporary {
-		f.Newest = path
-	}
+	f.Newest = path
 	others := slices.DeleteFunc(f.saved, func(s int64) bool { return s == step })
 	f.saved = append(others, step)
 	return f.tidy()

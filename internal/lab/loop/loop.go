@@ -17,6 +17,7 @@ import (
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
+	"steadyfit/tfbind"
 )
 
 // ErrSaved means that the state of the run is in the scratch folder and another process
@@ -94,7 +95,7 @@ func (r *run) all(ctx context.Context, p Program) {
 	}
 	debug.FreeOSMemory() // return freed Go memory too
 	worker.Check(c.Phase(worker.PhaseClosed))
-	if native.Trim() {
+	if tfbind.TrimMalloc() {
 		worker.Check(c.Phase(worker.PhaseTrimmed))
 	}
 }
@@ -172,7 +173,7 @@ func (r *run) endEpoch(ctx context.Context, l *Loop, n int) (saved error) {
 	if r.gc == eachEpoch {
 		runtime.GC()
 	}
-	if r.trim == eachEpoch && !native.Trim() {
+	if r.trim == eachEpoch && !tfbind.TrimMalloc() {
 		worker.Check(&worker.ParameterError{Failure: worker.CouldNotApply, Name: "trim", Value: r.trim,
 			Reason: "the allocator of this process has no malloc_trim"})
 	}
