@@ -3,8 +3,6 @@ package tfbind
 import (
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 
 	"steadyfit/internal/tfprocess"
 )
@@ -79,12 +77,6 @@ func setMmapThreshold(bytes int) error {
 		if _, ok := os.LookupEnv(name); ok {
 			return fmt.Errorf("mmap threshold: the environment variable %s already sets it; unset the variable", name)
 		}
-	}
-	tunables := strings.Split(os.Getenv("GLIBC_TUNABLES"), ":")
-	if i := slices.IndexFunc(tunables, func(t string) bool {
-		return strings.HasPrefix(t, "glibc.malloc.mmap") || strings.HasPrefix(t, "glibc.malloc.trim")
-	}); i >= 0 {
-		return fmt.Errorf("mmap threshold: GLIBC_TUNABLES already sets %s; remove that tunable", tunables[i])
 	}
 	if capi == nil || !capi.setMmapThreshold(bytes) {
 		return fmt.Errorf("mmap threshold: the malloc of this process is not glibc's")
