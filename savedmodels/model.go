@@ -443,7 +443,7 @@ func (m *Model) Signature(name string) (*Signature, error) {
 			name)
 	}
 	return nil, fmt.Errorf("%s: %w: %q; there are %s", m.Dir, ErrNoSignature, name,
-		texts.Some(m.signatureNames()))
+		strings.Join(m.signatureNames(), ", "))
 }
 
 func (m *Model) signatureNames() []string {
