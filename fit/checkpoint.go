@@ -54,6 +54,9 @@ type Checkpoint struct {
 	// RestoreBest restores the weights of the best checkpoint when a run ends without an error, and logs its
 	// epoch. It needs Best.
 	RestoreBest bool
+	// Temporary means that the folder is removed after the run. No checkpoint is then written when the run ends, and
+	// neither the history nor an error names one.
+	Temporary bool
 	// Foreground makes training wait for each checkpoint. No step then needs memory for a copy of the
 	// variables, which would count towards a memory budget.
 	Foreground bool
@@ -166,7 +169,7 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 	var err error
 	c.folder, err = checkpoint.Open(c.Folder, checkpoint.Options{
 		Keep: max(cmp.Or(c.Keep, 3), 0), ResumedFrom: s.History.ResumedFrom, Step: s.Step,
-		Lock: s.run.lock, Best: c.bestOne, Disk: c.disk, Log: s.Log,
+		Lock: s.run.lock, Best: c.bestOne, Temporary: c.Temporary, Disk: c.disk, Log: s.Log,
 	})
 	if err != nil {
 		return err
@@ -261,7 +264,7 @@ func (c *checkpointer) end(ctx context.Context, s *State) error {
 func (c *checkpointer) last(s *State) error {
 	err := join(c.failed, c.settle(s, true))
 	// After a return to a snapshot, the run may have fewer steps than the newest checkpoint.
-	if err != nil || !s.run.sound || s.Step < s.run.trained ||
+	if err != nil || c.Temporary || !s.run.sound || s.Step < s.run.trained ||
 		(s.Step <= c.lastStep && s.EpochsDone == c.lastDone) {
 		return err
 	}

@@ -90,40 +90,52 @@ func TestLastCheckpointCannotBeWritten(t *testing.T) {
 	requireSound(t, dir)
 }
 
-// The best weights are restored if the last checkpoint cannot be written.
+// The best weights are restored if the last checkpoint cannot be written. A temporary folder has no last checkpoint.
 func TestBestWeightsWithoutLastCheckpoint(t *testing.T) {
 	for _, c := range []struct {
-		losses   []float64
-		restored int
+		losses    []float64
+		temporary bool
+		failsFrom int64 // the first step after which the disk fails, from 0
+		restored  int   // 0 if the run ends early
+		good      string
 	}{
-		{[]float64{5, 3, 4}, 2},
-		{[]float64{5, 4, 3}, 3},
+		{[]float64{5, 3, 4}, false, 2, 2, "ckpt-2"},
+		{[]float64{5, 4, 3}, false, 2, 3, "ckpt-2"},
+		{[]float64{5, 3, 4}, true, 2, 2, ""},
+		{[]float64{5, 4, 3}, true, 1, 0, ""},
 	} {
 		dir := tempDir(t)
 		f := &testkit.DiskFailure{At: 1 << 20, Err: syscall.EIO, All: true}
 		l := scripted(c.losses)
 		l.onTrain = func(step int64) error {
-			if step == 2 { // the last one
+			if step == c.failsFrom {
 				f.At = f.Count
 			}
 			return nil
 		}
 		var states [][2][3]uint64
 		loop := Loop{Session: l, Batch: 4, Epochs: 3}
-		loop.Hook(Checkpoint{Folder: dir, EveryEpochs: 100, Best: "loss", RestoreBest: true,
+		loop.Hook(Checkpoint{Folder: dir, EveryEpochs: 100, Best: "loss", RestoreBest: true, Temporary: c.temporary,
 			disk: files.Disk{Before: f.Before}}.Hook(), Hook{Name: "states", Epoch: func(context.Context, *State) error {
 			states = append(states, l.state())
 			return nil
 		}})
 		h, err := loop.Run(t.Context(), samples(t, 4))
 		var failed *WriteError
-		require.ErrorAs(t, err, &failed)
-		require.ErrorIs(t, err, syscall.EIO)
-		require.NotContains(t, err.Error(), "restoring")
-		require.Equal(t, filepath.Join(dir, "ckpt-2"), failed.Good)
+		if c.temporary && c.restored > 0 {
+			require.NoError(t, err)
+			require.NotContains(t, names(t, dir), "ckpt-3")
+		} else {
+			require.ErrorAs(t, err, &failed)
+			require.ErrorIs(t, err, syscall.EIO)
+			require.NotContains(t, err.Error(), "restoring")
+			require.Equal(t, c.good, strings.TrimPrefix(failed.Good, dir+"/"))
+		}
 		require.Equal(t, c.restored, h.Restored)
-		require.True(t, h.Done)
-		require.Equal(t, states[c.restored-1], l.state())
+		if c.restored > 0 {
+			require.True(t, h.Done)
+			require.Equal(t, states[c.restored-1], l.state())
+		}
 	}
 }
 

@@ -130,13 +130,13 @@ def part_of(values: Any, part: slice) -> Any:
     return keras.tree.map_structure(lambda a: a[part].astype(object) if a.dtype.kind == "U" else a[part], values)
 
 
-def arguments_of(case: Case, folder: pathlib.Path) -> list[str]:
+def arguments_of(case: Case) -> list[str]:
     """The options of ``steadyfit fit`` that the case needs."""
     found = []
     if case.class_weight:
         found += ["--class-weight", ",".join(f"{c}={w}" for c, w in case.class_weight.items())]
     if case.patience is not None:
-        found += ["--early-stop", f"val_loss:{case.patience}", "--restore-best", "--checkpoints", str(folder / "best")]
+        found += ["--early-stop", f"val_loss:{case.patience}", "--restore-best"]
     return found
 
 
@@ -214,7 +214,7 @@ def make(folder: pathlib.Path, build: Callable[[], Case]) -> dict[str, Any]:
     arguments += ["--data", str(folder / f"train.{kind}")]
     if validates:
         arguments += ["--validation", str(folder / f"validation.{kind}")]
-    (folder / "arguments.json").write_text(json.dumps(arguments + arguments_of(case, folder)))
+    (folder / "arguments.json").write_text(json.dumps(arguments + arguments_of(case)))
     # For each output, Keras reports a mean over batches instead of samples; the last is smaller.
     outputs = case.y if isinstance(case.y, dict) else {}
     names = set() if own else {*outputs, *(getattr(model, "output_names", None) or [])}

@@ -9,6 +9,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/inputs"
 	"steadyfit/internal/texts"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -204,7 +205,7 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 				err = in.fit(append([]int{size}, f.Shape...), 0)
 			}
 		}
-		err = columnsHint(err, in, f)
+		err = columnsHint(shapeHint(err, in, f, inputs.IsLabel(model, in.Tensor)), in, f)
 		if (f.Type == "string") != (in.DType == tfbind.String) || in.DType == tfbind.Bool && f.Type != "bool" {
 			fix := ""
 			if f.Type == "string" {
@@ -217,6 +218,15 @@ func CheckData(model *savedmodels.Model, signature string, ds data.Dataset, pass
 		}
 	}
 	return fields, nil
+}
+
+// shapeHint adds what to write instead to the error for one-hot labels.
+func shapeHint(err error, in *input, f data.FieldSpec, label bool) error {
+	if err != nil && label && len(in.Shape) == 1 && len(f.Shape) == 1 && f.Shape[0] > 1 {
+		return fmt.Errorf("%w; if the labels are one-hot, write the number of the class instead, as with "+
+			"numpy.argmax(labels, axis=1)", err)
+	}
+	return err
 }
 
 // columnsHint adds the columns of a table to the error for a field of several columns.

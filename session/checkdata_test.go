@@ -43,7 +43,8 @@ func TestShapeHints(t *testing.T) {
 		x, y data.Array
 		says string
 	}{
-		{pixels, oneHot, "expected one value per sample, got samples of shape [3]"},
+		{pixels, oneHot, "expected one value per sample, got samples of shape [3]; if the labels are one-hot, write the " +
+			"number of the class"},
 		{oneHot, classes, "expected samples of shape [64], got samples of shape [3]"},
 	} {
 		ds, err := data.New("made", data.Field{Name: "x", Array: c.x}, data.Field{Name: "y", Array: c.y})

@@ -63,32 +63,33 @@ func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64, p
 func storeNumbers[S number](st *tfbind.Step, i int, to tfbind.DType, src []S, shape []int64, p piece) error {
 	switch to {
 	case tfbind.Float32:
-		return tfbind.SetFunc(st, i, func(dst []float32) error { return convert(cut(dst, p), src, to) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []float32) error { return toFloats(cut(dst, p), src, to) }, shape...)
 	case tfbind.Float64:
-		return tfbind.SetFunc(st, i, func(dst []float64) error { return convert(cut(dst, p), src, to) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []float64) error { return toFloats(cut(dst, p), src, to) }, shape...)
 	case tfbind.Float16:
 		return tfbind.SetFunc(st, i, func(dst []dtype.Half) error { return toHalves(cut(dst, p), src, to, dtype.NewHalf) },
 			shape...)
 	case tfbind.BFloat16:
 		return tfbind.SetFunc(st, i, func(dst []dtype.BFloat) error {
-			return toHalves(cut(dst, p), src, to, dtype.NewBFloat)
+			return toHalves(cut(dst, p), src, to,
+				dtype.NewBFloat)
 		}, shape...)
 	case tfbind.Int8:
-		return tfbind.SetFunc(st, i, func(dst []int8) error { return convert(cut(dst, p), src, to) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []int8) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Int16:
-		return tfbind.SetFunc(st, i, func(dst []int16) error { return convert(cut(dst, p), src, to) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []int16) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Int32:
-		return tfbind.SetFunc(st, i, func(dst []int32) error { return convert(cut(dst, p), src, to) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []int32) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Int64:
-		return tfbind.SetFunc(st, i, func(dst []int64) error { return convert(cut(dst, p), src, to) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []int64) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Uint8:
-		return tfbind.SetFunc(st, i, func(dst []uint8) error { return convert(cut(dst, p), src, to) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []uint8) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Uint16:
-		return tfbind.SetFunc(st, i, func(dst []uint16) error { return convert(cut(dst, p), src, to) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []uint16) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Uint32:
-		return tfbind.SetFunc(st, i, func(dst []uint32) error { return convert(cut(dst, p), src, to) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []uint32) error { return toInts(cut(dst, p), src) }, shape...)
 	case tfbind.Uint64:
-		return tfbind.SetFunc(st, i, func(dst []uint64) error { return convert(cut(dst, p), src, to) }, shape...)
+		return tfbind.SetFunc(st, i, func(dst []uint64) error { return toInts(cut(dst, p), src) }, shape...)
 	}
 	return fmt.Errorf("%w: numbers cannot be fed to an input of %s", tfbind.ErrType, to)
 }
@@ -147,8 +148,8 @@ func toHalves[D interface {
 	return nil
 }
 
-// convert converts values to a type. It rounds to floating-point types only, because rounding could change a label.
-func convert[D, S number](dst []D, src []S, to tfbind.DType) error {
+// toFloats converts values to a floating-point type. It may round to float32.
+func toFloats[D float32 | float64, S number](dst []D, src []S, to tfbind.DType) error {
 	if err := checkLen(len(dst), len(src)); err != nil {
 		return err
 	}
@@ -156,19 +157,33 @@ func convert[D, S number](dst []D, src []S, to tfbind.DType) error {
 		copy(dst, same)
 		return nil
 	}
-	one := D(1)
-	float := one/2 != 0
+	for j, v := range src {
+		dst[j] = D(v)
+		if math.IsInf(float64(dst[j]), 0) && !math.IsInf(float64(v), 0) {
+			return errOverflow(v, j, to)
+		}
+	}
+	return nil
+}
+
+// toInts converts values to an integer type. It rejects a value that the type cannot represent,
+// because rounding could change a label.
+func toInts[D int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64, S number](dst []D, src []S) error {
+	if err := checkLen(len(dst), len(src)); err != nil {
+		return err
+	}
+	if same, ok := any(src).([]D); ok {
+		copy(dst, same)
+		return nil
+	}
 	for j, v := range src {
 		d := D(v)
-		dst[j] = d
-		switch {
-		case float && math.IsInf(float64(d), 0) && !math.IsInf(float64(v), 0):
-			return errOverflow(v, j, to)
-		// The result of an out-of-range conversion depends on the processor, but converting it back never gives the same
-		// value with the same sign.
-		case !float && (S(d) != v || (d < 0) != (v < 0)):
+		// The result of an out-of-range conversion depends on the processor, but converting it
+		// back never gives the same value with the same sign.
+		if S(d) != v || (d < 0) != (v < 0) {
 			return fmt.Errorf("value %v at position %d: %w: the input takes integers only", v, j, tfbind.ErrType)
 		}
+		dst[j] = d
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
@@ -46,9 +47,11 @@ func leave(t *testing.T, root string, bytes int64) (empty func()) {
 // requireFull checks the error of a full disk.
 func requireFull(t *testing.T, err error, path string) {
 	t.Helper()
+	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.NotErrorIs(t, err, session.ErrOutOfMemory, "a full disk is not memory")
 	require.ErrorContains(t, err, path)
-	require.Contains(t, strings.ToLower(err.Error()), "no space left on device")
+	require.ErrorContains(t, err, "are free")
+	require.LessOrEqual(t, strings.Count(err.Error(), "free some space"), 1, err)
 	require.NotContains(t, err.Error(), "OOM")
 }
 
@@ -72,6 +75,13 @@ func TestSaveOnAFullDisk(t *testing.T) {
 			prefix := filepath.Join(dir, "v")
 			err := s.Save(ctx, prefix)
 			requireFull(t, err, prefix)
+			var refused *session.SaveError
+			require.ErrorAs(t, err, &refused)
+			assert.Equal(t, prefix, refused.Path)
+			assert.True(t, refused.Free.OK)
+			assert.EqualValues(t, room, refused.Free.Bytes, "what it left is removed")
+			assert.Greater(t, int64(refused.Needs), int64(39*page))
+			assert.Less(t, int64(refused.Needs), int64(50*page))
 		}
 		require.Empty(t, contents(t, fresh))
 		require.Equal(t, before, contents(t, old))
@@ -105,6 +115,9 @@ func TestSaveModelOnAFullDisk(t *testing.T) {
 		err := s.SaveModel(ctx, dir)
 		requireFull(t, err, dir)
 		require.ErrorContains(t, err, "save model to "+dir)
+		var refused *session.SaveError
+		require.ErrorAs(t, err, &refused)
+		require.Greater(t, refused.Needs, refused.Free.Bytes)
 		require.Equal(t, before, contents(t, dir), "the model that is there stays")
 		empty()
 		entries, err := os.ReadDir(root)
@@ -117,15 +130,19 @@ func TestSaveModelOnAFullDisk(t *testing.T) {
 	require.NotEqual(t, before, contents(t, dir))
 }
 
-// CheckOutput reports a full disk before the training.
+// CheckOutput reports a disk that is too small for the model before the training.
 func TestCheckOutputOnAFullDisk(t *testing.T) {
 	root := smallDisk(t)
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	dir := filepath.Join(root, "made", "model")
 	require.NoError(t, session.CheckOutput(dir, model))
-	empty := leave(t, root, 0)
-	requireFull(t, session.CheckOutput(dir, model), dir)
+	empty := leave(t, root, 8*page)
+	err = session.CheckOutput(dir, model)
+	requireFull(t, err, dir)
+	var refused *session.SaveError
+	require.ErrorAs(t, err, &refused)
+	require.Greater(t, refused.Needs, refused.Free.Bytes)
 	empty()
 	require.NoError(t, session.CheckOutput(dir, model))
 	entries, err := os.ReadDir(filepath.Dir(dir))
@@ -138,14 +155,16 @@ func TestSaveOnADiskThatCannotBeWritten(t *testing.T) {
 	root := smallDisk(t)
 	s := open(t, "digits", session.Options{})
 
-	require.Error(t, s.Save(ctx, filepath.Join(root, "nowhere", "v")))
+	err := s.Save(ctx, filepath.Join(root, "nowhere", "v"))
+	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, os.WriteFile(filepath.Join(root, "file"), nil, 0o666))
 	require.Error(t, s.Save(ctx, filepath.Join(root, "file", "v")), "a file is not a folder")
 
 	require.NoError(t, syscall.Mount("", root, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "size=1m"))
-	require.ErrorContains(t, s.Save(ctx, filepath.Join(root, "v")), root)
-	for _, err := range []error{s.SaveModel(ctx, filepath.Join(root, "model")),
+	for _, err := range []error{s.Save(ctx, filepath.Join(root, "v")), s.SaveModel(ctx, filepath.Join(root, "model")),
 		session.CheckOutput(filepath.Join(root, "model"), s.Model())} {
+		var refused *session.SaveError
+		require.ErrorAs(t, err, &refused)
 		require.ErrorIs(t, err, syscall.EROFS)
 		require.ErrorContains(t, err, root)
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -63,14 +64,18 @@ func (f frozen) Save(prefix string) error {
 	if err := f.fits(w.model); err != nil {
 		return fmt.Errorf("save %s: %w", prefix, err)
 	}
-	return saveError(prefix, withFiles(prefix, func(name *tfbind.Tensor) (err error) {
+	err := withFiles(prefix, func(name *tfbind.Tensor) (err error) {
 		feeds := tfbind.Feeds{w.prefix: name}
 		for i, v := range f.values {
 			feeds[w.values[i]] = v
 		}
 		_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}})
 		return err
-	}))
+	})
+	if err = saveError(prefix, w.variables, err); err != nil && !errors.As(err, new(*SaveError)) {
+		err = fmt.Errorf("save %s: %w", prefix, err)
+	}
+	return err
 }
 
 // stateWriter writes the files of Save from the values of a snapshot.

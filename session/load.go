@@ -2,10 +2,8 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
@@ -86,9 +84,6 @@ func (s *Session) restoreBySaver(ctx context.Context, tf *tfbind.Session, prefix
 
 // restore runs operations that read the files with a prefix, which it feeds to input.
 func restore(ctx context.Context, tf *tfbind.Session, prefix string, input tfbind.Output, targets ...string) error {
-	if strings.ContainsAny(prefix, `*?[\`) {
-		return errors.New("TensorFlow reads a path with any of *?[\\ as a pattern; use another folder")
-	}
 	return withFiles(prefix, func(name *tfbind.Tensor) error {
 		_, err := tf.Run(ctx, tfbind.Feeds{input: name}, nil, tfbind.RunOptions{Targets: targets, Proto: inCaller(tf)})
 		return err

@@ -65,11 +65,11 @@ func (s *Session) Reset(ctx context.Context, depth string, to *Snapshot) (Reset,
 			return Reset{}, fmt.Errorf("reset: the session is unchanged, because its model could not be loaded again: %w", err)
 		}
 		if err := s.unload(); err != nil {
-			return Reset{}, s.lost(err)
+			return Reset{}, s.lost(to, err)
 		}
 		tfbind.TrimMalloc()
 		if err := s.reload(ctx, to); err != nil {
-			return Reset{}, s.lost(err)
+			return Reset{}, s.lost(to, err)
 		}
 	default:
 		return Reset{}, fmt.Errorf("reset: a session has no depth %q; expected restore or reload", depth)
@@ -99,12 +99,16 @@ func (s *Session) reload(ctx context.Context, to *Snapshot) error {
 
 // lost closes the session after a failed reload. After a concurrent Close, the error is
 // tfbind.ErrClosed instead of ErrLost.
-func (s *Session) lost(err error) error {
+func (s *Session) lost(to *Snapshot, err error) error {
 	closing := s.Close()
 	if errors.Is(err, tfbind.ErrClosed) {
 		return errors.Join(fmt.Errorf("reset: %w", err), closing)
 	}
-	return errors.Join(fmt.Errorf("reset: %w: %w; resume from the last checkpoint", ErrLost, err), closing)
+	todo := "resume from the last checkpoint"
+	if to != nil {
+		todo = "open the model again and revert to the snapshot, which is still valid, or resume from the last checkpoint"
+	}
+	return errors.Join(fmt.Errorf("reset: %w: %w; %s", ErrLost, err, todo), closing)
 }
 
 // ErrOutOfMemory means that a step ran out of memory. Some of the variables may be updated.

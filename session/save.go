@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
+	"steadyfit/internal/files"
+	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -15,7 +19,7 @@ import (
 // Save writes the variables, including the optimizer's, to prefix.index and
 // prefix.data-00000-of-00001. It leaves out frozen variables (savedmodels.Variable.Frozen),
 // which are in the model's own files, and writes a hash of them. ctx is checked before saving,
-// which is not interrupted. An error never matches ErrOutOfMemory.
+// which is not interrupted. An error of the file system is a *SaveError.
 func (s *Session) Save(ctx context.Context, prefix string) error {
 	if s.model.Base == "" {
 		return s.saveAll(ctx, prefix)
@@ -59,7 +63,11 @@ func (s *Session) saveAll(ctx context.Context, prefix string) error {
 	if errors.Is(there, fs.ErrNotExist) && !remote(prefix) {
 		_ = os.RemoveAll(temp)
 	}
-	return saveError(prefix, err)
+	vars, _ := stateVariables(s.model)
+	if err = saveError(prefix, vars, err); errors.As(err, new(*SaveError)) {
+		return err
+	}
+	return fmt.Errorf("save %s: %w", prefix, err)
 }
 
 // Restore sets all variables from the files of Save, or from a complete checkpoint such as the
@@ -85,9 +93,14 @@ func (s *Session) Restore(ctx context.Context, prefix string) (err error) {
 	return nil
 }
 
-// withFiles calls use with a prefix of files as a tensor.
+// withFiles calls use with a prefix of files for TensorFlow.
 func withFiles(prefix string, use func(name *tfbind.Tensor) error) error {
-	name, err := tfbind.NewTensor([]string{prefix})
+	literal, release, err := tfbind.Literal(prefix)
+	if err != nil {
+		return err
+	}
+	defer release()
+	name, err := tfbind.NewTensor([]string{literal})
 	if err != nil {
 		return err
 	}
@@ -100,17 +113,73 @@ func errNoSaver(m *savedmodels.Model) error {
 		"scripts/export.py", m.Dir)
 }
 
-// saveError returns an error of saving without that of TensorFlow, which has the code of ErrOutOfMemory for a full disk.
-func saveError(prefix string, err error) error {
-	var failed *tfbind.Error
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &failed):
-		message, _, _ := strings.Cut(failed.Message, "\n") // a hint about memory follows
-		return fmt.Errorf("save %s: %s", prefix, message)
+// SaveError reports that the file system could not store the files of Save or SaveModel. It
+// never matches ErrOutOfMemory, although TensorFlow has the same code for a full disk. The
+// session remains usable.
+type SaveError struct {
+	// Op is "save" or "save model to".
+	Op string
+	// Path is the prefix or the folder.
+	Path string
+	// Needs is the approximate size of the files.
+	Needs memory.Bytes
+	// Free is the free space on the disk.
+	Free memory.Reading
+	// Err is the file system's error, such as syscall.ENOSPC, EROFS or EACCES.
+	Err error
+}
+
+func (e *SaveError) Error() string {
+	text := fmt.Sprintf("%s %s: %v", e.Op, e.Path, e.Err)
+	if e.Free.OK && files.Full(e.Err) {
+		text += fmt.Sprintf(" (it needs about %s, %s are free)", e.Needs, e.Free)
 	}
-	return fmt.Errorf("save %s: %w", prefix, err)
+	return text
+}
+
+func (e *SaveError) Unwrap() error { return e.Err }
+
+// diskCodes lists the codes that TensorFlow has for errors of the file system. It uses them for
+// other errors, too. TensorFlow 2.21 returned RESOURCE_EXHAUSTED for ENOSPC, PERMISSION_DENIED for
+// EROFS and EPERM, and NOT_FOUND for ENOENT. absl::ErrnoToStatusCode maps EDQUOT and EMFILE like
+// ENOSPC, EACCES like EPERM, and EIO to UNKNOWN.
+var diskCodes = []string{"RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "NOT_FOUND", "UNKNOWN"}
+
+// saveError returns a SaveError if a test file cannot be written beside the prefix, and otherwise
+// err, TensorFlow's error. A test file is necessary because TensorFlow's error has the cause only
+// as text. TensorFlow has already removed its own files.
+func saveError(prefix string, vars []savedmodels.Variable, err error) error {
+	var failed *tfbind.Error
+	if !errors.As(err, &failed) || !slices.Contains(diskCodes, failed.Code) || remote(prefix) {
+		return err
+	}
+	needs := saveBytes(vars)
+	why := files.Writable(filepath.Dir(prefix), needs)
+	if why == nil {
+		return err
+	}
+	return newSaveError("save", prefix, needs, files.Cause(why))
+}
+
+func newSaveError(op, path string, needs int64, err error) *SaveError {
+	e := &SaveError{Op: op, Path: path, Needs: memory.Bytes(needs), Err: err}
+	if free, ok := files.FreeSpace(filepath.Dir(filepath.Clean(path))); ok {
+		e.Free = memory.Known(memory.Bytes(free))
+	}
+	return e
+}
+
+// saveBytes estimates the size of the files of Save. It counts names twice, because TensorFlow
+// writes them to two indexes and merges these.
+func saveBytes(vars []savedmodels.Variable) int64 {
+	const overhead, entry = 16 << 10, 64 // bytes per checkpoint, and per variable in an index
+	sum := int64(overhead)
+	for _, v := range vars {
+		if v.Saved {
+			sum += v.Bytes() + 2*(int64(len(v.Name))+entry)
+		}
+	}
+	return sum
 }
 
 // remote reports whether the prefix is on a remote file system, such as gs://bucket/model.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"steadyfit/internal/files"
 	"steadyfit/internal/manifest"
@@ -23,7 +25,8 @@ import (
 // SaveModel replaces a SavedModel at dir atomically. If the process is killed during the
 // replacement, both models can remain in a folder .DIR.tmp-* beside dir. The next SaveModel or
 // CheckOutput for dir cleans up, on a file system with locks. SaveModel fails if dir has other
-// content or is inside the folder of the model being trained.
+// content or is inside the folder of the model being trained. An error of the file system is a
+// *SaveError.
 //
 // Each complete function is called with the folder of the new files before it replaces dir, for
 // example to add a file. The file SHA256SUMS has the hashes of all files.
@@ -31,7 +34,7 @@ func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(di
 	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err
 	}
-	return modelError(dir, s.writeModel(ctx, dir, complete))
+	return s.modelError(dir, s.writeModel(ctx, dir, complete))
 }
 
 // writeFiles writes a SavedModel with its manifest to a new folder, and syncs it.
@@ -136,7 +139,7 @@ func replaceable(dir, model string) error {
 		return nil
 	}
 	if err != nil {
-		return modelError(dir, files.Cause(err))
+		return newSaveError("save model to", dir, 0, files.Cause(err))
 	}
 	isModel := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "saved_model.pb" })
 	if len(entries) > 0 && !isModel {
@@ -155,7 +158,8 @@ func outside(dir, model string) error {
 }
 
 // CheckOutput removes the temporary folders of killed processes that were saving a model to dir, and
-// reports early what SaveModel would report at the end of a run: a dir with other content, or one that is not writable.
+// reports early what SaveModel would report at the end of a run: a dir with other content or, as a
+// *SaveError, a dir that is not writable or a disk without enough free space.
 func CheckOutput(dir string, model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel
@@ -164,16 +168,33 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 		return err
 	}
 	tidy(filepath.Clean(dir)) // remains of a model take space
-	return modelError(dir, files.Cause(files.WritableDir(filepath.Dir(filepath.Clean(dir)))))
+	return checkSpace(dir, filepath.Dir(filepath.Clean(dir)), model)
 }
 
-// copyModel copies the files of a SavedModel that a trained model has, too: all but the variables, the manifest and the
-// fingerprint.
-func copyModel(m *savedmodels.Model, to string) error {
-	for _, name := range m.Files {
-		if name == "fingerprint.pb" || name == manifest.Name || strings.HasPrefix(name, "variables/") {
-			continue
+// checkSpace returns a SaveError if a model cannot be saved to dir for lack of space or rights in
+// the folder parent, which it creates.
+func checkSpace(dir, parent string, model *savedmodels.Model) error {
+	needs := modelBytes(model)
+	if err := files.WritableDir(parent, needs); err != nil {
+		return newSaveError("save model to", dir, needs, files.Cause(err))
+	}
+	return nil
+}
+
+// copied iterates over the files of a SavedModel that a trained model has, too: all but the variables,
+// the manifest and the fingerprint.
+func copied(m *savedmodels.Model) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, name := range m.Files {
+			if name != "fingerprint.pb" && name != manifest.Name && !strings.HasPrefix(name, "variables/") && !yield(name) {
+				return
+			}
 		}
+	}
+}
+
+func copyModel(m *savedmodels.Model, to string) error {
+	for name := range copied(m) {
 		if err := os.MkdirAll(filepath.Join(to, filepath.Dir(name)), 0o777); err != nil {
 			return err
 		}
@@ -184,9 +205,27 @@ func copyModel(m *savedmodels.Model, to string) error {
 	return nil
 }
 
-func modelError(dir string, err error) error {
-	if err != nil {
-		err = fmt.Errorf("save model to %s: %w", dir, err)
+// modelError returns an error of saving a model to dir. It is a *SaveError if the file system refused. A
+// missing file is not an error of the disk: the original model lacks it.
+func (s *Session) modelError(dir string, err error) error {
+	var saving *SaveError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &saving):
+		return newSaveError("save model to", dir, modelBytes(s.model), saving.Err)
+	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
+		return newSaveError("save model to", dir, modelBytes(s.model), files.Cause(err))
 	}
-	return err
+	return fmt.Errorf("save model to %s: %w", dir, err)
+}
+
+func modelBytes(m *savedmodels.Model) int64 {
+	sum := saveBytes(m.Variables)
+	for name := range copied(m) {
+		if info, err := os.Stat(filepath.Join(m.Dir, name)); err == nil { // copying reports the error
+			sum += info.Size()
+		}
+	}
+	return sum
 }

@@ -32,7 +32,7 @@ func (s *Session) SaveVersion(ctx context.Context, dir string, complete ...func(
 		return "", err
 	}
 	path, err = s.writeVersion(ctx, dir, complete)
-	return path, modelError(dir, err)
+	return path, s.modelError(dir, err)
 }
 
 func (s *Session) writeVersion(ctx context.Context, dir string, complete []func(string) error) (path string,
@@ -100,5 +100,5 @@ func CheckVersions(dir string, model *savedmodels.Model) error {
 		return err
 	}
 	files.ClearScratch(dir, versionPrefix)
-	return modelError(dir, files.Cause(files.WritableDir(dir)))
+	return checkSpace(dir, dir, model)
 }

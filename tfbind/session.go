@@ -47,8 +47,16 @@ func LoadSavedModel(dir string, tags []string, config []byte, server ...string) 
 	if err := library(); err != nil {
 		return nil, err
 	}
-	s, g, err := capi.loadSavedModel(strings.Join(server, ""), dir, tags, config)
+	literal, release, err := Literal(dir + "/")
 	if err != nil {
+		return nil, fmt.Errorf("load SavedModel %s: %w", dir, err)
+	}
+	defer release()
+	s, g, err := capi.loadSavedModel(strings.Join(server, ""), strings.TrimSuffix(literal, "/"), tags, config)
+	if err != nil {
+		if failed := (*Error)(nil); errors.As(err, &failed) {
+			failed.Op, failed.Message = "load SavedModel "+dir, strings.ReplaceAll(failed.Message, literal, dir+"/")
+		}
 		return nil, err
 	}
 	noteConfig(config)

@@ -31,7 +31,7 @@ func (t *training) openAdapter() (err error) {
 	if err := session.CheckAdapter(t.model, nil); err != nil {
 		return wrong("Config.OutAdapter", t.OutAdapter, err)
 	}
-	return wrong("Config.OutAdapter", t.OutAdapter, files.WritableDir(t.OutAdapter))
+	return wrong("Config.OutAdapter", t.OutAdapter, files.WritableDir(t.OutAdapter, t.model.WeightBytes()))
 }
 
 func (t *training) save(ctx context.Context, r *Result) error {

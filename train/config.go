@@ -89,7 +89,7 @@ type Config struct {
 	// Results.
 
 	// Checkpoints configure checkpoints; without a Folder there are none. An empty Best means val_loss, if there is
-	// a validation. Run sets Foreground.
+	// a validation. Without a Folder, RestoreBest uses a temporary one. Run sets Temporary and Foreground.
 	Checkpoints fit.Checkpoint
 	// Resume resumes from the newest good checkpoint, if there is one.
 	Resume bool
@@ -237,10 +237,10 @@ func (c *Config) validates() bool { return c.Validation != "" || c.ValidationFra
 
 func (c *Config) checkFolders() error {
 	switch {
-	case c.Checkpoints.RestoreBest && c.Checkpoints.Folder == "":
-		return refuse("RestoreBest", nil, "needs {Config.Checkpoints}, the folder for the best one")
-	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "":
+	case c.Checkpoints.Best != "" && c.Checkpoints.Folder == "" && !c.Checkpoints.RestoreBest:
 		return refuse("Checkpoint.Best", nil, "needs {Config.Checkpoints}, the folder for the best one")
+	case c.Checkpoints.RestoreBest && c.Checkpoints.Folder == "" && c.Cluster != nil:
+		return refuse("RestoreBest", nil, "ranks need {Config.Checkpoints}, the folder for the best one")
 	case c.OutVersion != "" && c.Out != "":
 		return refuse("Config.OutVersion", c.OutVersion,
 			"{Config.Out} names another folder for the trained model; leave one of them out")

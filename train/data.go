@@ -497,7 +497,7 @@ func (r *reader) checkRange(ds *data.InMemory) error {
 }
 
 func onDisk(path string) bool {
-	inside, _ := filepath.Glob(filepath.Join(path, "*.npy")) // an error means that path is not a valid pattern
+	inside, _ := files.Glob(filepath.Join(path, "*.npy")) // an error means that path is not a valid pattern
 	var bytes int64
 	for _, file := range append(inside, path) {
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {

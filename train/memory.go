@@ -3,11 +3,13 @@ package train
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 
 	"steadyfit/fit"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/budget"
+	"steadyfit/internal/files"
 	"steadyfit/memory"
 )
 
@@ -72,16 +74,23 @@ func (t *training) arrange() {
 	}
 }
 
-func (t *training) arrangeCheckpoints() {
+func (t *training) arrangeCheckpoints() (err error) {
 	c := t.Checkpoints
-	if c.Folder == "" {
-		return
+	switch {
+	case c.Folder == "" && c.RestoreBest:
+		if c.Folder, t.removeBest, err = files.Scratch("steadyfit-best-"); err != nil {
+			return err
+		}
+		c.Keep, c.EveryEpochs, c.Temporary = 1, math.MaxInt, true
+	case c.Folder == "":
+		return nil
 	}
 	if c.Best == "" && t.validates() {
 		c.Best = "val_loss"
 	}
 	c.Foreground = t.Budget.ofProcess() // a copy of the variables would count
 	t.Loop.Hook(c.Hook())
+	return nil
 }
 
 // arrangeRestart logs why this process resumes the training of an earlier one.

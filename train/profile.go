@@ -50,7 +50,7 @@ func (c *Config) checkProfile() error {
 		return refuse("Config.Profile", p.text(), "the single-threaded executor cannot trace; leave {Options.Executor} at "+
 			"its default")
 	}
-	return wrong("Config.Profile", p.text(), files.Writable(filepath.Dir(p.File)))
+	return wrong("Config.Profile", p.text(), files.Writable(filepath.Dir(p.File), 0))
 }
 
 // profiled is a session that traces the steps of a Profile.

@@ -32,6 +32,7 @@ import (
 //   - an error of session.Open.
 //   - an error of fit.Loop.Run.
 //   - ErrBudget if the memory budget cannot be kept.
+//   - a *session.SaveError if the trained model could not be saved.
 //   - with Config.Supervise, an error of supervise.Run.
 func Run(ctx context.Context, c Config) (Result, error) {
 	t := newTraining(c, c.Worker, nil)
@@ -69,6 +70,9 @@ func newTraining(c Config, worker *supervise.Worker, chosen *autotune.Configurat
 	c.Supervisor.Log = cmp.Or(c.Supervisor.Log, c.Loop.Log)
 	c.Loop.Log = cmp.Or(c.Loop.Log, slog.New(slog.DiscardHandler))
 	c.Session.Seed, c.Session.ReadOnly = int64(c.Seed), false
+	if _, set := os.LookupEnv(tfprocess.LogLevel); set && worker != nil {
+		c.Session.Device.LogLevel = "" // the parent has set the level, and hides what the option hides
+	}
 	c.Autotune.Fixed = c.Autotune.Fixed.With(c.Session)
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
 	return &training{Config: c, worker: worker, chosen: chosen, started: time.Now()}
@@ -114,6 +118,8 @@ type training struct {
 	resumed bool
 	// restartErr is the error that requests another process, or nil.
 	restartErr error
+	// removeBest removes the temporary folder of the best checkpoint; nil without one.
+	removeBest func() error
 }
 
 // prepare checks the options. It returns the environment variables for a child process.
@@ -173,11 +179,14 @@ func (t *training) run(ctx context.Context) (r Result, err error) {
 	r = noResult()
 	defer func() {
 		closed := errors.Join(t.session.Close(), t.reader.close())
+		if t.removeBest != nil {
+			closed = errors.Join(closed, t.removeBest())
+		}
 		if err == nil {
 			err = closed
 		}
 	}()
-	for _, open := range []func() error{t.openModel, t.openData, t.checkLoop} {
+	for _, open := range []func() error{t.openModel, t.openData, t.arrangeCheckpoints, t.checkLoop} {
 		if err := open(); err != nil {
 			return r, unusable(err)
 		}
@@ -299,7 +308,6 @@ func (t *training) warn() {
 }
 
 func (t *training) checkLoop() error {
-	t.arrangeCheckpoints()
 	if err := t.Loop.Check(t.data, t.plan.TrainMetrics(), t.plan.EvaluateMetrics()); err != nil {
 		return err
 	}

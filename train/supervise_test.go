@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
+
 	"steadyfit/internal/contract"
-	"steadyfit/internal/files"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/testkit"
 	"steadyfit/internal/tfprocess"
@@ -70,7 +70,7 @@ func TestWhoTrains(t *testing.T) {
 // An error before a process resumes a training is retried; an error of the training itself is
 // not.
 func TestWhatIsTriedAgain(t *testing.T) {
-	full := &files.WriteError{Path: "out", Err: syscall.EROFS}
+	full := &session.SaveError{Op: "save model to", Err: syscall.EROFS}
 	gone := unusable(&fs.PathError{Op: "open", Path: "train.npz", Err: syscall.ENOENT})
 	for _, c := range []struct {
 		err          error

@@ -15,6 +15,7 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/explain"
 	"steadyfit/internal/files"
+	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/train"
 )
@@ -55,7 +56,7 @@ func (s *settings) explain(cmd *cobra.Command) error {
 		return usagef("--allocator %s: %w", s.Allocator, err)
 	}
 	if s.Out != "" {
-		if err := files.WritableDir(s.Out); err != nil {
+		if err := files.WritableDir(s.Out, 0); err != nil {
 			return unusable(fmt.Errorf("--out %s: the page cannot be written: %w", s.Out, err))
 		}
 	}
@@ -71,6 +72,10 @@ func (s *settings) printPeak(cmd *cobra.Command, r *explain.Report) error {
 	if r.Batch < s.Loop.Batch {
 		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the data has only %d samples, so a step has %d instead of %d", r.Batch,
 			r.Batch, s.Loop.Batch))
+	}
+	if limit := s.Budget.Limit; limit > 0 && s.Budget.Layer == memory.RSS && r.PeakBytes > limit {
+		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the peak exceeds --memory-budget %v, so fit would split the "+
+			"batches further", limit))
 	}
 	if s.Out != "" {
 		if err := writePage(cmd.ErrOrStderr(), filepath.Join(s.Out, "explain.html"), r.HTML); err != nil {

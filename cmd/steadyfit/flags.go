@@ -1,7 +1,6 @@
 package main
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/tfprocess"
-	"steadyfit/internal/watch"
 	"steadyfit/memory"
 	"steadyfit/train"
 )
@@ -216,13 +214,13 @@ func (s *settings) measurementFlags() []flag {
 		{"report-every", "watch", "print the answer so far after each such time", "",
 			newDuration(&s.watching.every, time.Second)},
 		{"mark", "watch", "regular expression of a line of output that ends a step, as in 'epoch (\\d+)'", "",
-			newParsed(&s.watching.mark, "regexp", regexp.Compile)},
+			newValue("regexp", "", s.setMark)},
 		{"native-stacks", "watch", "preload jemalloc, and show the native functions that allocated what grows", "",
 			&s.watching.nativeStacks},
 		{"pid", "watch", "watch a process that runs already", "", newCount(&s.watching.pid, 1)},
 		{"name", "watch", "watch the processes of a program or a Python script that runs already", "", &s.watching.name},
 		{"remedies", "watch", "remedies to try: auto (what the cause suggests), all, or a list, as in jemalloc,collect", "",
-			newParsed(&s.watching.remedies, "auto|all|LIST", watch.ParseRemedies)},
+			newValue("auto|all|LIST", "", s.setRemedies)},
 		{"pairs", "watch", "runs with each remedy, each with a run without", "", newRange(&s.watching.pairs, 2, 1000)},
 		{"cgroup", "watch", "watch the processes of a control group, such as that of a container", "", &s.watching.group},
 		{"within", "tune", "maximum duration of the search", "", newDuration(&s.within, time.Second)},

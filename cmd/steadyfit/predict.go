@@ -105,7 +105,7 @@ type predictions struct {
 
 // write writes to a temporary file, which it renames at the end.
 func (p predictions) write(ctx context.Context, ds *data.InMemory, batch int, path string) error {
-	if err := files.WritableDir(filepath.Dir(path)); err != nil {
+	if err := files.WritableDir(filepath.Dir(path), 0); err != nil {
 		return unusable(fmt.Errorf("--out %s: %w", path, err))
 	}
 	created, named := false, p.kind != ".npy" && ds.FilePath(0) != "" && !slices.Contains(p.names, fileColumn)

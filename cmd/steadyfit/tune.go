@@ -99,7 +99,7 @@ func (s *settings) checkTune() error {
 	if err := cmp.Or(s.checkLayer("tune"), s.checkOutputFile("tuned.yaml")); err != nil || s.Out == "" {
 		return err
 	}
-	if err := files.WritableDir(filepath.Dir(s.Out)); err != nil {
+	if err := files.WritableDir(filepath.Dir(s.Out), 0); err != nil {
 		return unusable(fmt.Errorf("--out %s: the file cannot be written: %w", s.Out, err))
 	}
 	return nil
@@ -143,7 +143,11 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 			option.Marked(trialText(m, goal.Anon), flagName), time.Until(until).Round(time.Second))
 	})
 	if errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("interrupted; the same command continues with the trials so far: %w", err)
+		trials := "the same command continues with the trials so far"
+		if r.Unsaved {
+			trials = "the trials so far are lost, because they could not be stored in the user's cache folder"
+		}
+		err = fmt.Errorf("interrupted; %s: %w", trials, err)
 	}
 	return r, err
 }

@@ -65,26 +65,33 @@ func TestBestFollowsEarlyStop(t *testing.T) {
 	}
 }
 
+// An interrupted search continues later only if its trials are stored.
+//
 //lane:skip race (ends processes)
 func TestInterruptedTune(t *testing.T) {
 	model, err := savedmodels.Open("builtin:digits")
 	require.NoError(t, err)
-	cmd := program(t, "tune", "--model", model.Dir, "--data", "builtin:digits")
-	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+t.TempDir())
-	stderr, err := cmd.StderrPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	var output strings.Builder
-	trials := 0
-	for lines := bufio.NewScanner(stderr); lines.Scan(); {
-		output.WriteString(lines.Text() + "\n")
-		if strings.HasPrefix(lines.Text(), "tune: ") {
-			if trials++; trials == 1 {
-				require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	for cache, want := range map[string]string{
+		t.TempDir():  "interrupted; the same command continues with the trials so far",
+		"/proc/nope": "interrupted; the trials so far are lost, because they could not be stored",
+	} {
+		cmd := program(t, "tune", "--model", model.Dir, "--data", "builtin:digits")
+		cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+cache)
+		stderr, err := cmd.StderrPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		var output strings.Builder
+		trials := 0
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			output.WriteString(lines.Text() + "\n")
+			if strings.HasPrefix(lines.Text(), "tune: ") {
+				if trials++; trials == 1 {
+					require.NoError(t, cmd.Process.Signal(os.Interrupt))
+				}
 			}
 		}
+		require.Error(t, cmd.Wait())
+		assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode(), &output)
+		assert.Contains(t, output.String(), want)
 	}
-	require.Error(t, cmd.Wait())
-	assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode(), &output)
-	assert.Contains(t, output.String(), "interrupted; the same command continues with the trials so far")
 }

@@ -73,7 +73,7 @@ func (s *settings) watch(cmd *cobra.Command, args []string) error {
 		Within: w.within, UntilSure: w.untilSure, Every: w.every, NativeStacks: w.nativeStacks}
 	end := w.show(&o, stderr, attached)
 	if w.out != "" {
-		if err := files.WritableDir(w.out); err != nil {
+		if err := files.WritableDir(w.out, 0); err != nil {
 			return unusable(fmt.Errorf("--out %s: %w", w.out, err))
 		}
 		samples, err := os.Create(filepath.Join(w.out, "samples.jsonl"))
@@ -223,5 +223,15 @@ func (s *settings) answer(stdout, stderr io.Writer, r *watch.Report) error {
 func (s *settings) setWatchRule(text string) error {
 	rule, err := watch.ParseRule(text)
 	s.watching.failOn = &rule
+	return err
+}
+
+func (s *settings) setRemedies(text string) (err error) {
+	s.watching.remedies, err = watch.ParseRemedies(text)
+	return err
+}
+
+func (s *settings) setMark(text string) (err error) {
+	s.watching.mark, err = regexp.Compile(text)
 	return err
 }

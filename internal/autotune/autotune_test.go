@@ -351,9 +351,12 @@ func TestStore(t *testing.T) {
 		require.NoError(t, os.WriteFile(kept.path, content, 0o666))
 		assert.Empty(t, load().Measurements, "damaged")
 	}
+	assert.False(t, kept.unsaved)
 	for _, dir := range []string{filepath.Join(kept.path, "below a file"), ""} {
 		p.Cache = dir
-		load().save() // measurements that cannot be stored are lost
+		unsaved := load()
+		unsaved.save()
+		assert.True(t, unsaved.unsaved, dir)
 	}
 }
 

@@ -94,6 +94,8 @@ type Result struct {
 	Measured       int  `json:"measured"`
 	Configurations int  `json:"configurations"`
 	Complete       bool `json:"complete"`
+	// Unsaved means that the next call measures again, because measurements could not be stored.
+	Unsaved bool `json:"-"`
 }
 
 // Rows returns the points to show: the default, then the front and the choice or the nearest, fastest
@@ -152,7 +154,7 @@ func Run(ctx context.Context, p *Plan, g Goal, until time.Time, done func(Measur
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, t.Close()) }()
+	defer func() { r.Unsaved, err = t.store.unsaved, errors.Join(err, t.Close()) }()
 	s := newSearch(g, append([][]Configuration{space.bases}, space.groups()...), plan.over)
 	s.inexact = plan.inexact()
 	if err := s.run(ctx, t, until, done); err != nil {

@@ -67,7 +67,8 @@ func (p *Plan) key(info tfbind.Info) (string, error) {
 
 // store is the file with the measurements of a key.
 type store struct {
-	path string // empty if measurements are not stored
+	path    string // empty if measurements are not stored
+	unsaved bool   // the last measurement could not be stored
 	// Plain is the measurement of plain steps.
 	Plain        *Measurement  `json:"plain,omitempty"`
 	Measurements []Measurement `json:"measurements"`
@@ -99,9 +100,9 @@ func (s *store) add(m Measurement, replace bool) {
 	s.save()
 }
 
-// save writes the file if that is possible. Otherwise the next call measures again.
+// save writes the file, or sets unsaved if that is impossible: the next call measures again.
 func (s *store) save() {
-	if s.path == "" {
+	if s.unsaved = s.path == ""; s.unsaved {
 		return
 	}
 	text, err := json.MarshalIndent(s, "", "  ")
@@ -109,9 +110,10 @@ func (s *store) save() {
 		err = os.MkdirAll(filepath.Dir(s.path), 0o755)
 	}
 	if err == nil {
-		_ = files.Stream(s.path, func(w io.Writer) error {
+		err = files.Stream(s.path, func(w io.Writer) error {
 			_, err := w.Write(text)
 			return err
 		})
 	}
+	s.unsaved = err != nil
 }

@@ -276,7 +276,7 @@ func begin(ctx context.Context, s spec) (t *trainer, err error) {
 // package budget does.
 func (t *trainer) opens(s spec) (err error) {
 	if s.Budgeted {
-		tfbind.TrimMalloc()
+		native.Trim()
 		_ = native.SetMmapThreshold(tfprocess.MmapThreshold) // not every allocator has a threshold
 	}
 	if t.memory, err = memory.NewSampler(0); err != nil {

@@ -256,6 +256,18 @@ func TestTrials(t *testing.T) {
 	}
 }
 
+// A search continues if its measurements cannot be stored.
+func TestTrialsUnsaved(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	s := newScripted(t, &Plan{Cache: file}, []scripted{{step: 0.1}})
+	measured, err := s.Measure(t.Context(), both)
+	require.NoError(t, err)
+	assert.Empty(t, measured.Out)
+	assert.Len(t, s.Known(), 1)
+	require.NoError(t, s.Close())
+}
+
 // Peaks that were measured with little data are converted to more data.
 func TestTrialsWithMoreData(t *testing.T) {
 	s := newScripted(t, &Plan{Cache: t.TempDir()}, []scripted{

@@ -12,10 +12,8 @@ import (
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
-	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/option"
-	"steadyfit/tfbind"
 )
 
 // meter reads the memory of the process and releases free memory.
@@ -139,10 +137,10 @@ func (m *processMeter) peak() memory.Bytes {
 // Only glibc has a threshold for large blocks, and the environment may set it.
 func (m *processMeter) trim() {
 	_ = native.SetMmapThreshold(unmapLarge)
-	tfbind.TrimMalloc()
+	native.Trim()
 }
 
-func (m *processMeter) retain() { _ = native.SetMmapThreshold(tfprocess.MaxMmapThreshold) }
+func (m *processMeter) retain() { _ = native.SetMmapThreshold(native.MaxMmapThreshold) }
 
 func (m *processMeter) close() error {
 	m.retain()

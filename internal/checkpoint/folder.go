@@ -58,14 +58,16 @@ type Options struct {
 	Lock *Lock
 	// Best is the best checkpoint so far, or nil.
 	Best *Best
-	Disk files.Disk
-	Log  *slog.Logger
+	// Temporary means that no result or error names a checkpoint of the folder.
+	Temporary bool
+	Disk      files.Disk
+	Log       *slog.Logger
 }
 
 // Folder is the folder of a training's checkpoints. It is locked until Release.
 type Folder struct {
 	Options
-	// Newest is the newest good checkpoint; empty if there is none.
+	// Newest is the newest good checkpoint; empty if there is none or the folder is temporary.
 	Newest string
 
 	dir string
@@ -151,7 +153,9 @@ func (f *Folder) Write(step int64, save Save) error {
 		_ = f.Disk.Remove(temporary)
 		return f.failure(path, err)
 	}
-	f.Newest = path
+	if !f.Temporary {
+		f.Newest = path
+	}
 	others := slices.DeleteFunc(f.saved, func(s int64) bool { return s == step })
 	f.saved = append(others, step)
 	return f.tidy()

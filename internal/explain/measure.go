@@ -193,7 +193,7 @@ func (m *measurement) open(ctx context.Context) (*session.Session, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	if m.plan.Budgeted {
-		tfbind.TrimMalloc()
+		native.Trim()
 		_ = native.SetMmapThreshold(tfprocess.MmapThreshold) // not every allocator has a threshold
 	}
 	return s, nil

@@ -88,7 +88,7 @@ func (d Disk) Replace(path string, content []byte) error {
 
 // Probe returns an error if files cannot be written to a folder.
 func (d Disk) Probe(dir string) error {
-	return d.Change("write", dir, func() error { return Cause(Writable(dir)) })
+	return d.Change("write", dir, func() error { return Cause(Writable(dir, 0)) })
 }
 
 // IsMissing reports whether a path does not exist.

@@ -2,6 +2,7 @@ package files
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ type input struct{ what, path string }
 // last two may be patterns. Devices and pipes are no inputs, since nothing can replace their content.
 func NewInputs(model, data, validation string) (in Inputs) {
 	for _, given := range [][2]string{{"model", model}, {"data", data}, {"validation data", validation}} {
-		paths, _ := filepath.Glob(given[1]) // an error means that the path is not a pattern
+		paths, _ := Glob(given[1]) // an error means that the path is not a pattern
 		for _, path := range append(paths, given[1]) {
 			if info, err := os.Stat(path); err == nil && (info.IsDir() || info.Mode().IsRegular()) {
 				in = append(in, input{given[0], path})
@@ -24,6 +25,19 @@ func NewInputs(model, data, validation string) (in Inputs) {
 		}
 	}
 	return in
+}
+
+// Glob is filepath.Glob, but takes the folder of the pattern literally if there are such files in it.
+func Glob(pattern string) (paths []string, err error) {
+	dir, base := filepath.Split(pattern)
+	names, err := fs.Glob(os.DirFS(dir), base)
+	for _, name := range names {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	if paths == nil {
+		return filepath.Glob(pattern)
+	}
+	return paths, err
 }
 
 // Check returns an error if an output, which may be empty, is an input or is inside of one.

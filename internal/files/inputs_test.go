@@ -2,6 +2,7 @@ package files
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -59,4 +60,22 @@ func TestInputs(t *testing.T) {
 	assert.NoError(t, old.CheckFolder("other"))
 	assert.NoError(t, NewInputs("builtin:digits", "", "missing").CheckFolder("."))
 	assert.ErrorContains(t, NewInputs("out", "", "").CheckFolder("out"), "the model itself")
+}
+
+func TestGlob(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, name := range []string{"d[1]/a-1.tar", "d[1]/a-2.tar", "d1/a-1.tar"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o777))
+		require.NoError(t, os.WriteFile(name, nil, 0o666))
+	}
+	for pattern, want := range map[string][]string{
+		"d[1]/a-*": {"d[1]/a-1.tar", "d[1]/a-2.tar"}, "d[1]/a-1.tar": {"d[1]/a-1.tar"}, "d*/a-2*": {"d[1]/a-2.tar"},
+		"d1*": {"d1"}, "none/*": nil,
+	} {
+		found, err := Glob(pattern)
+		require.NoError(t, err)
+		require.Equal(t, want, found, pattern)
+	}
+	_, err := Glob("d1/[")
+	require.ErrorIs(t, err, filepath.ErrBadPattern)
 }

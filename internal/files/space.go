@@ -52,10 +52,10 @@ func Cause(err error) error {
 	return err
 }
 
-// Writable returns a WriteError if no file can be written to a folder. It writes a small file.
-func Writable(dir string) error { return writeError(dir, writable(dir)) }
+// Writable returns a WriteError if a folder cannot store files of this total size. It writes a small file.
+func Writable(dir string, bytes int64) error { return writeError(dir, writable(dir, bytes)) }
 
-func writable(dir string) error {
+func writable(dir string, bytes int64) error {
 	f, err := os.CreateTemp(dir, ProbePrefix)
 	if err != nil {
 		return err
@@ -65,6 +65,11 @@ func writable(dir string) error {
 		// Some network file systems report only on sync that they are full.
 		err = f.Sync()
 	}
+	if err == nil {
+		if free, ok := FreeSpace(dir); ok && free < bytes {
+			err = syscall.ENOSPC
+		}
+	}
 	for _, other := range []error{f.Close(), os.Remove(f.Name())} {
 		if err == nil {
 			err = other
@@ -73,17 +78,22 @@ func writable(dir string) error {
 	return err
 }
 
-// WritableDir makes a folder, and returns a WriteError if no file can be written to it.
-func WritableDir(dir string) error {
+// WritableDir makes a folder, and returns a WriteError if it cannot store files of this total size.
+func WritableDir(dir string, bytes int64) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return writeError(dir, err)
 	}
-	return Writable(dir)
+	return Writable(dir, bytes)
+}
+
+// Full reports whether an error means a full disk or an exhausted quota.
+func Full(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // Remedy returns what to do about a file system error.
 func Remedy(err error) string {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if Full(err) {
 		return "the disk or the quota is full: free some space, or use another folder"
 	}
 	return "make the folder writable, or use another folder"

@@ -14,11 +14,17 @@ import (
 
 func TestWritable(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, Writable(dir))
-	require.ErrorIs(t, Writable(filepath.Join(dir, "nowhere")), fs.ErrNotExist)
+	require.NoError(t, Writable(dir, 0))
+	require.NoError(t, Writable(dir, 1<<20))
+	if _, ok := FreeSpace(dir); ok {
+		require.ErrorIs(t, Writable(dir, 1<<60), syscall.ENOSPC)
+	}
+	require.ErrorIs(t, Writable(filepath.Join(dir, "nowhere"), 0), fs.ErrNotExist)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, entries)
+	_, ok := FreeSpace(filepath.Join(dir, "nowhere"))
+	require.False(t, ok)
 }
 
 // Errors name the path that the caller gave, not a temporary file, and have a remedy.
@@ -39,8 +45,8 @@ func TestWriteErrors(t *testing.T) {
 			"no such file or directory; make the folder writable, or use another folder"},
 		{Stream(folder, nothing), folder, "file exists; make the folder writable, or use another folder"},
 		{Replace(folder, nil), folder, "file exists; make the folder writable, or use another folder"},
-		{Writable(none), none, "no such file or directory; make the folder writable, or use another folder"},
-		{WritableDir(filepath.Join(file, "new")), filepath.Join(file, "new"),
+		{Writable(none, 0), none, "no such file or directory; make the folder writable, or use another folder"},
+		{WritableDir(filepath.Join(file, "new"), 0), filepath.Join(file, "new"),
 			"not a directory; make the folder writable, or use another folder"},
 		{Stream(file, func(w io.Writer) error {
 			require.NoError(t, w.(*Replacement).file.Close())
@@ -61,5 +67,6 @@ func TestRemedy(t *testing.T) {
 	} {
 		wrapped := &os.PathError{Op: "write", Path: "x", Err: err}
 		assert.Contains(t, Remedy(wrapped), words)
+		assert.Equal(t, err != syscall.EROFS, Full(wrapped))
 	}
 }

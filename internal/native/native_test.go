@@ -53,7 +53,7 @@ func TestSource(t *testing.T) {
 		return
 	}
 	assert.Equal(t, m.Allocator, native.Allocator())
-	assert.True(t, tfbind.TrimMalloc())
+	assert.True(t, native.Trim())
 }
 
 func TestSourceAllocatesNothing(t *testing.T) {

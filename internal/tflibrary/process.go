@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // inProcess returns the path of a TensorFlow library that the linker or another binding has
@@ -46,9 +47,30 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
+// leastSpace is the address space for TensorFlow and the smallest models. With 2.9 GiB, TensorFlow 2.21 aborted.
+const leastSpace = 4 << 30
+
+// checkProcess returns an error where TensorFlow would end the process instead of returning one.
+func checkProcess() error {
+	for _, path := range []string{"/proc/self/exe", "/dev/urandom"} {
+		if _, err := os.Lstat(path); err != nil {
+			return &LoadError{Problem: fmt.Sprintf("TensorFlow aborts without %s: mount /proc and /dev: %v", path, err)}
+		}
+	}
+	var space syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_AS, &space); err == nil && space.Cur < leastSpace {
+		return &LoadError{Problem: fmt.Sprintf("the limit of the address space (ulimit -v) is %.1f GiB, and TensorFlow "+
+			"needs at least %d GiB: raise it (ulimit -v unlimited)", float64(space.Cur)/(1<<30), leastSpace>>30)}
+	}
+	return nil
+}
+
 // Choose works like Locate, but if the process has loaded a TensorFlow, it returns that one or an
 // error. A second TensorFlow, even a copy of the same file, aborts the process while it is opened.
 func Choose(path string) (Location, error) {
+	if err := checkProcess(); err != nil {
+		return Location{}, err
+	}
 	there := inProcess()
 	if there == "" {
 		return Locate(path)

@@ -17,7 +17,6 @@ import (
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/memory"
-	"steadyfit/tfbind"
 )
 
 // ErrSaved means that the state of the run is in the scratch folder and another process
@@ -95,7 +94,7 @@ func (r *run) all(ctx context.Context, p Program) {
 	}
 	debug.FreeOSMemory() // return freed Go memory too
 	worker.Check(c.Phase(worker.PhaseClosed))
-	if tfbind.TrimMalloc() {
+	if native.Trim() {
 		worker.Check(c.Phase(worker.PhaseTrimmed))
 	}
 }
@@ -173,7 +172,7 @@ func (r *run) endEpoch(ctx context.Context, l *Loop, n int) (saved error) {
 	if r.gc == eachEpoch {
 		runtime.GC()
 	}
-	if r.trim == eachEpoch && !tfbind.TrimMalloc() {
+	if r.trim == eachEpoch && !native.Trim() {
 		worker.Check(&worker.ParameterError{Failure: worker.CouldNotApply, Name: "trim", Value: r.trim,
 			Reason: "the allocator of this process has no malloc_trim"})
 	}
