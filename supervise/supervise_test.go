@@ -34,6 +34,7 @@ import (
 	"golang.org/x/term"
 
 	"steadyfit/internal/child"
+	"steadyfit/internal/tfprocess"
 )
 
 // The test binary is also the program that runs a task: with scriptEnv set, main only calls Init and Run, and
@@ -285,8 +286,12 @@ var scripts = map[string]script{
 			say("memory crashes %d", w.Status().MemoryCrashes)
 			return nil
 		}
-		say("2026-11-22 20:14:33.473431: W tensorflow/core/framework/op_kernel.cc:1842] OP_REQUIRES failed at " +
-			"conv.cc:1 : RESOURCE_EXHAUSTED: OOM when allocating tensor with shape[8]")
+		say("epoch 1\nE0000 00:00:1.1 2790 a.cc:1] an error")
+		if os.Getenv(tfprocess.LogLevel) <= tfprocess.LogWarnings {
+			say("2026-11-22 20:14:33.473431: W tensorflow/core/framework/op_kernel.cc:1842] OP_REQUIRES failed at " +
+				"conv.cc:1 : RESOURCE_EXHAUSTED: OOM when allocating tensor with shape[8]")
+		}
+		fmt.Fprint(os.Stderr, "no end")
 		die(syscall.SIGSEGV)
 		return nil
 	},
@@ -737,11 +742,23 @@ func TestSuperviseCountsMemoryCrashes(t *testing.T) {
 	assert.Equal(t, []string{"0", "1", "2", "1", "0"}, counts)
 }
 
-// The lack of memory of a kernel is noticed by the warning before its crash.
-func TestSuperviseCrashOfAKernel(t *testing.T) {
-	tr := newTrial(t, "kernel")
-	require.NoError(t, tr.run())
-	assert.Contains(t, tr.sink.String(), "memory crashes 1\n")
+// The lack of memory of a kernel is noticed at each level of TensorFlow's log, and the output has the lines of the level.
+func TestSuperviseCrashOfAKernelAtEachLogLevel(t *testing.T) {
+	for level, shown := range map[string][2]bool{"0": {true, true}, "1": {true, true}, "2": {false, true}, "3": {}} {
+		for _, env := range [][]string{nil, {tfprocess.LogLevel + "=" + level}} {
+			tr := newTrial(t, "kernel")
+			t.Setenv(tfprocess.LogLevel, level)
+			if tr.Env = append(tr.Env, env...); env != nil {
+				t.Setenv(tfprocess.LogLevel, "0")
+			}
+			require.NoError(t, tr.run())
+			text := tr.sink.String()
+			assert.Contains(t, text, "memory crashes 1\n")
+			assert.Equal(t, shown, [2]bool{strings.Contains(text, "OOM"), strings.Contains(text, "an error")}, level)
+			assert.Contains(t, text, "epoch 1\n")
+			assert.Contains(t, text, "no end")
+		}
+	}
 }
 
 func TestSuperviseAgainStartsAtOnce(t *testing.T) {
