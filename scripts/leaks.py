@@ -2,7 +2,7 @@
 
 usage: python scripts/leaks.py --python PATH/bin/python [--steadyfit PATH] [--folder FOLDER] [PROGRAM ...]
 
-The last columns show what simpler tools say of the same series: the share of samples that rise (a leak from 70% on).
+The last columns show what a simpler rule says of the same series: the share of samples that rise (a leak from 70% on).
 """
 
 import argparse
@@ -57,6 +57,7 @@ def main():
     found = subprocess.check_output([options.python, "-c", VERSION], text=True)
     version = [int(n) for n in found.split()[0].split(".")[:2]]
     both = [name + v for name in sorted(truth) for v in (("", " mended") if "report" in truth[name] else ("",))]
+    wrong = 0
     for name in options.programs or both:
         program, _, variant = name.partition(" ")
         want = truth[program].get("mended", LEVEL) if variant else truth[program]
@@ -68,12 +69,14 @@ def main():
             continue
         right = "cause" if want["cause"] not in answer["cause"] and answer["verdict"] == "leak" else "yes"
         right = right if answer["verdict"] == want["verdict"] else "NO"
+        wrong += right != "yes"
         cheap = f"{rises:4.0%} {'!' if (rises >= RISES) != (want['verdict'] == 'leak') else ' '}"
         print(
             f"{name:28} {answer['verdict']:10} {right:6} {answer['seconds']:7.1f} {cheap:>6}  "
             f"{answer['cause']} ({want['cause']}) {answer['slope']['estimate']:.0f}/{answer['unit']} {answer['samples']}",
             flush=True,
         )
+    sys.exit(wrong > 0)
 
 
 if __name__ == "__main__":

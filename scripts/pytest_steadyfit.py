@@ -5,7 +5,7 @@
         model.predict(batch, verbose=0)
 
 The plugin runs the test in a process of its own under `steadyfit watch`, and repeats the body until the verdict is sure,
-or for `within` seconds (120). Fixtures are made once. The command is found on PATH, or by STEADYFIT.
+or for `within` seconds (120). Fixtures are made in both processes. The command is found on PATH, or by STEADYFIT.
 """
 
 import json

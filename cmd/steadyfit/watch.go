@@ -210,6 +210,9 @@ func (s *settings) answer(stdout, stderr io.Writer, r *watch.Report) error {
 		if err := w.failOn.Check(r); err != nil {
 			return &coded{exitCheck, fmt.Errorf("--fail-on: %w", err)}
 		}
+		if r.Verdict == watch.Undecided {
+			notice(stderr, "warning", "--fail-on: the verdict is not decided, so no leak was found nor excluded")
+		}
 	}
 	if worse != nil {
 		return &coded{exitCheck, fmt.Errorf("--baseline %s: %w", w.baseline, worse)}

@@ -25,6 +25,9 @@ func ReadReport(path string) (*Report, error) {
 	if r.Unit == "" || r.Verdict == "" {
 		return nil, fmt.Errorf("%s: the JSON at its end is no report of watch: it has no unit or no verdict", path)
 	}
+	if r.Verdict == Undecided {
+		return nil, fmt.Errorf("%s: its verdict is not decided, so nothing can be compared; make it from a longer run", path)
+	}
 	return r, nil
 }
 

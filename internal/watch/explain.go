@@ -17,6 +17,9 @@ import (
 const (
 	unknown = "not known"
 	fills   = "a pool or a cache fills up"
+
+	keptByMalloc = "memory that malloc keeps"
+	keptInPython = "objects kept in Python"
 )
 
 // rule is a cause that a count reveals.
@@ -70,7 +73,6 @@ var rules = []rule{
 
 // explain looks for the cause of a growth.
 func (r *recorder) explain(out *Report, kind string, v memory.Verdict) {
-	defer r.note(out, kind)
 	rise, slight := v.Level-v.Start, slightGrowth*float64(v.Level)/max(v.To-v.From, 1e-9)
 	switch {
 	case out.Verdict == Undecided && v.Slope.Low > float64(v.Budget) && r.kept(out, kind, v.Slope.Estimate, true):
@@ -89,7 +91,8 @@ func (r *recorder) explain(out *Report, kind string, v memory.Verdict) {
 		if !r.counted(out, v) && !r.kept(out, kind, v.Slope.Estimate, false) {
 			attribute(out, v)
 		}
-	case (v.Kind == memory.Plateau || v.Kind == memory.Jump) && rise > max(8*memory.MiB, v.Start/20):
+	case (v.Kind == memory.Plateau || v.Kind == memory.Jump) && rise > max(8*memory.MiB, v.Start/20) &&
+		(kind != byTime || v.From > leastMinutes):
 		out.Cause = fills
 		out.Why = &Cause{Evidence: fmt.Sprintf("the memory rose by %v until %s %.0f, and is level at %v since then", rise,
 			out.Unit, v.From, v.Level)}
@@ -99,9 +102,13 @@ func (r *recorder) explain(out *Report, kind string, v memory.Verdict) {
 // slight makes the verdict level although the memory may have grown a little.
 func (r *Report) slight(v memory.Verdict) {
 	r.Verdict = Level
+	grown := memory.Bytes(v.Slope.Estimate * (v.To - v.From))
+	if grown < memory.MiB {
+		return
+	}
 	r.Notes = append(r.Notes, fmt.Sprintf("The memory grew by %v in the judged part, and no container of the program "+
 		"explains it. Growth as slight is usual at first; a longer run would show a leak.",
-		memory.Bytes(v.Slope.Estimate*(v.To-v.From))))
+		grown))
 }
 
 // trend returns the slope of a layer in the judged part. It is zero for a layer that was not sampled.
@@ -163,12 +170,12 @@ func attribute(out *Report, v memory.Verdict) {
 		out.Why = &Cause{Evidence: "the live heap of Go grows with the memory",
 			Change: "Compare two heap profiles of the running program: go tool pprof -diff_base first.pb.gz second.pb.gz"}
 	case blocks.Low*blockSize > agreesFrom*slope:
-		out.Cause = "objects kept in Python"
+		out.Cause = keptInPython
 		out.Why = &Cause{Share: min(blocks.Estimate*blockSize/slope, 1), Evidence: fmt.Sprintf(
 			"%.3g more blocks of Python's allocator per %s; no container that was found explains them",
 			blocks.Estimate, out.Unit)}
 	case retained(v):
-		out.Cause = "memory that malloc keeps"
+		out.Cause = keptByMalloc
 		out.Why = &Cause{Evidence: "malloc's free memory rises, and its memory in use does not",
 			Change: "Run the program with jemalloc (LD_PRELOAD), or with MALLOC_ARENA_MAX=2."}
 	default:
@@ -231,13 +238,21 @@ func (r *recorder) kept(out *Report, kind string, slope float64, own bool) bool 
 		if kind == byTime {
 			more, span = last.Length-first.Length, last.at.Sub(first.at).Minutes()
 		}
-		if span <= 0 || last.Own != own {
+		at := float64(last.steps[kind])
+		if kind == byTime {
+			at = last.at.Sub(r.series[byTime].Samples()[0].At).Minutes()
+		}
+		if span <= 0 || last.Own != own || at < out.From+stillGrows*(out.to-out.From) {
 			continue
 		}
 		elements := float64(more) / span
 		s := elements * last.Bytes / slope
 		// The tensors that a graph holds may be of any size.
 		atLeast := strings.HasSuffix(last.Holds, "its graph")
+		if s < agreesFrom && !atLeast && own {
+			out.suspect(last.container, elements)
+			continue
+		}
 		if s < agreesFrom && !atLeast || s > agreesTo {
 			out.exclude("%s grows, but %.2g times as much as the memory", last.named(), s)
 			continue
@@ -269,6 +284,19 @@ func (r *recorder) kept(out *Report, kind string, slope float64, own bool) bool 
 	return true
 }
 
+// suspect notes a container of the program that grows, and whose elements may hold more than is seen.
+func (r *Report) suspect(c container, rate float64) {
+	note := fmt.Sprintf("%s grows, too, by %.3g elements per %s, which may hold more memory than is seen", c.named(),
+		rate, r.Unit)
+	if c.File != "" {
+		note += ": " + placeText(c.File, c.Line)
+	}
+	r.suspects = append(r.suspects, strings.ToUpper(note[:1])+note[1:]+".")
+}
+
+// stillGrows is the share of the judged part in which a container that explains the growth must have grown last.
+const stillGrows = 0.5
+
 // The ratio of a container's growth and the memory's in which both agree. Sizes of elements are estimates.
 const (
 	agreesFrom = 0.3
@@ -278,6 +306,9 @@ const (
 func (c container) named() string {
 	if c.Name == "" {
 		return "a " + c.Type
+	}
+	if strings.Contains(c.Name, " ") {
+		return fmt.Sprintf("the %s in %s", c.Type, c.Name)
 	}
 	return fmt.Sprintf("the %s %s", c.Type, c.Name)
 }
@@ -314,6 +345,8 @@ func (r *recorder) note(out *Report, kind string) {
 		out.Notes = append(out.Notes, "No process has a probe, so time counts instead of steps, and causes inside the "+
 			"program are not known. A Python program needs Python 3.9 or newer without -I, -E and -S, and the variables of "+
 			"its environment; a Go program needs memory.Mark.")
+	case r.lost:
+		out.Notes = append(out.Notes, "The program has closed the connection of the probe, so time counts instead of steps.")
 	case kind == byTime && len(r.steps) > 0:
 		out.Notes = append(out.Notes, "Too few steps have a sample, so time counts instead.")
 	case kind == byTime:
@@ -321,6 +354,9 @@ func (r *recorder) note(out *Report, kind string) {
 	}
 	if r.main != nil && len(r.main.Missed) > 0 {
 		out.Notes = append(out.Notes, "The probe could not follow all of the program: "+texts.Some(r.main.Missed))
+	}
+	if out.Cause == keptInPython || slices.Contains(unexplained, out.Cause) {
+		out.Notes = append(out.Notes, out.suspects[:min(len(out.suspects), 3)]...)
 	}
 	if len(r.before) > 0 {
 		out.Notes = append(out.Notes, "The steps are those of several processes, one after the other.")

@@ -1,11 +1,11 @@
 package watch
 
 import (
-	"bytes"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -18,19 +18,29 @@ func ByName(name string) (pids []int, err error) {
 	}
 	for _, file := range files {
 		text, _ := os.ReadFile(file) // the process may have ended
-		words := bytes.Split(text, []byte{0})
-		for _, word := range words[:min(4, len(words))] {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			if filepath.Base(string(word)) == name && pid != os.Getpid() {
-				pids = append(pids, pid)
-				break
-			}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if slices.Contains(names(strings.Split(string(text), "\x00")), name) && pid != os.Getpid() {
+			pids = append(pids, pid)
 		}
 	}
 	if len(pids) == 0 {
 		return nil, fmt.Errorf("%w: no process runs %s", ErrNotFound, name)
 	}
 	return pids, nil
+}
+
+// names returns the name of a program, and that of the script or module if the program is Python.
+func names(command []string) []string {
+	found := []string{filepath.Base(command[0])}
+	if !strings.HasPrefix(found[0], "python") {
+		return found
+	}
+	for _, word := range command[1:] {
+		if !strings.HasPrefix(word, "-") {
+			return append(found, filepath.Base(word))
+		}
+	}
+	return found
 }
 
 // InGroup returns the processes of a control group and of the groups in it. path is its folder, or its path below

@@ -26,15 +26,30 @@ const (
 	retainedBudget = 0.1
 )
 
+// leastRetained is the time in which the free memory that malloc keeps may rise, as in the first epochs of a training
+// with a shuffle buffer.
+const leastRetained = time.Minute
+
 // leastMinutes is the time in which a program without steps may still start.
 const leastMinutes = 5
 
 // judgedLayers are the layers whose growth is a leak.
 var judgedLayers = []memory.Layer{total, memory.Anon, memlayer.Shared, memlayer.Swap}
 
-// report judges the samples so far.
+// report judges the samples so far. A leak may begin with the steps that follow those of the preferred kind.
 func (r *recorder) report() *Report {
 	kind, series := r.chosen()
+	out := r.judged(kind, series)
+	if later, rest := r.later(kind, series); rest != nil && out.Verdict != Leak {
+		if leak := r.judged(later, rest); leak.Verdict == Leak {
+			return leak
+		}
+	}
+	return out
+}
+
+// judged judges the samples of a kind of step.
+func (r *recorder) judged(kind string, series *memory.Series) *Report {
 	series = even(series, kind)
 	out := &Report{Unit: unit(kind), Steps: r.steps[kind], Epochs: r.epochs, Samples: series.Total(), Peak: r.peak,
 		Seconds: time.Since(r.began).Seconds(), kind: kind, series: series}
@@ -63,10 +78,12 @@ func (r *recorder) report() *Report {
 		out.GoneSeconds = float64(out.Left) / float64(out.PerHour) * 3600
 	}
 	r.explain(out, kind, whole)
+	out.starting(whole, len(r.peers) > 0)
+	out.irregular()
 	if out.Verdict == Leak && out.StepSeconds > 0 {
 		out.Stacks = r.stacks(kind, out.StepSeconds)
 	}
-	out.starting(whole, len(r.peers) > 0)
+	r.note(out, kind)
 	if out.Verdict == Level {
 		for i := range out.Layers {
 			if out.Layers[i].Verdict != Level {
@@ -94,6 +111,12 @@ func criteria(series *memory.Series, kind string) memory.Criteria {
 	return c
 }
 
+// duration returns the time from the first to the last sample.
+func duration(s *memory.Series) time.Duration {
+	samples := s.Samples()
+	return samples[len(samples)-1].At.Sub(samples[0].At)
+}
+
 // starting makes the verdict undecided if a program without steps grew, and may still start. A program with a probe
 // loads packages then, which are files that it maps.
 func (r *Report) starting(v memory.Verdict, probed bool) {
@@ -103,23 +126,51 @@ func (r *Report) starting(v memory.Verdict, probed bool) {
 	files, _ := trend(v, memlayer.File)
 	loads := probed && files.Low > 0 && files.Estimate*(v.To-v.From) > float64(memory.MiB)
 	if r.Verdict == Level && v.Slope.Low > float64(minuteBudget) || r.Verdict == Leak && r.Cause == unknown && loads {
-		r.Verdict, r.Cause, r.Why, r.Notes = Undecided, "", nil, nil
-		r.Layers[0].Text = "the growth may be that of the start; watch it for 5 minutes or longer"
+		r.undecided("the growth may be that of the start; watch it for 5 minutes or longer")
 	}
+}
+
+// regular is the half width of the slope's interval, as a part of the slope, up to which growth that nothing explains
+// is a leak.
+const regular = 0.25
+
+// unexplained are causes that no count and no container shows.
+var unexplained = []string{unknown, keptByMalloc}
+
+// irregular makes the verdict undecided if nothing explains the growth, and it does not look like a line. The buffers
+// of tf.data, which become larger when a step has to wait, look so at first.
+func (r *Report) irregular() {
+	if slices.Contains(unexplained, r.Cause) && r.Slope.High-r.Slope.Low > 2*regular*r.Slope.Estimate {
+		r.undecided("the growth is irregular, and nothing explains it; buffers that fill look so at first")
+	}
+}
+
+// undecided takes a verdict back.
+func (r *Report) undecided(reason string) {
+	r.Verdict, r.Cause, r.Why, r.Notes = Undecided, "", nil, nil
+	r.Layers[0].Verdict, r.Layers[0].Text = Undecided, reason+": "+r.rate(r.Slope)
 }
 
 // judge judges a layer. Growth that the budget does not decide is level if it is within the usual variation.
 func judge(s *memory.Series, c memory.Criteria) memory.Verdict {
-	v := s.Judge(c)
+	budget := float64(c.Budget)
+	series := func(c memory.Criteria) memory.Verdict {
+		v := s.Judge(c)
+		if v.Kind == memory.Plateau && v.Slope.Low > budget && !retained(v) {
+			v.Kind, v.Reason = memory.Inconclusive, "the memory still rises, although its curve flattens"
+		}
+		return v
+	}
+	v := series(c)
 	if rise := v.Slope.Estimate * (v.To - v.From); v.Kind == memory.Leak && retained(v) &&
-		rise < retainedBudget*float64(v.Level) {
+		(rise < retainedBudget*float64(v.Level) || duration(s) < leastRetained) {
 		v.Kind = memory.Inconclusive
 		v.Reason = "malloc keeps more free memory, and the memory in use is constant"
 	}
 	if v.Kind == memory.Inconclusive {
 		loose := c
 		loose.Budget = 0
-		if w := s.Judge(loose); verdict(w) == Level {
+		if w := series(loose); verdict(w) == Level {
 			return w
 		}
 		// Malloc's part is known of anonymous memory only, so it may decide what the sum does not.
@@ -190,10 +241,23 @@ func verdict(v memory.Verdict) string {
 	return Level
 }
 
-// sure reports whether more samples are unlikely to change the verdict.
+// sure reports whether more samples are unlikely to change the answer. Growth that is too small for a leak now may be
+// one in a longer run, unless it is also small in each step. A container that grows may be emptied at the end of an
+// epoch. What explains a leak may still be found.
 func (r *Report) sure() bool {
-	return r.Verdict != Undecided && r.Samples >= 4*leastSamples && r.Seconds > 20 && r.From < r.to/2 ||
-		r.Verdict == Leak && r.Cause != unknown && r.Samples >= 3*leastSamples
+	small, least := memory.Bytes(stepBudget), 20.0
+	if r.kind == byTime {
+		small = minuteBudget
+	}
+	explained := r.Verdict == Leak && r.Cause != keptInPython && !slices.Contains(unexplained, r.Cause)
+	if r.Verdict == Leak && !explained {
+		least = 40
+	}
+	if explained && r.Why.Variable == "" && r.Samples >= 3*leastSamples {
+		return true
+	}
+	enough := r.Epochs != 1 && r.Samples >= 4*leastSamples && r.Seconds > least && r.From < r.to/2
+	return enough && (r.Verdict == Leak || r.Verdict == Level && r.Slope.High <= float64(small))
 }
 
 // secondsPerStep returns the mean time of a step in the judged part; 60 for series by time.

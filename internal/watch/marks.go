@@ -7,7 +7,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
+	"time"
 
 	_ "embed"
 
@@ -81,6 +83,7 @@ type peer struct {
 	connection *net.UnixConn
 	pid        int
 	message    // the latest of each field
+	endedAt    time.Time
 }
 
 // answer is what a process does after a mark.
@@ -127,11 +130,15 @@ func listen() (_ *listener, err error) {
 
 // environment returns the variables of a program with the probe.
 func (l *listener) environment() []string {
-	path := l.dir
-	if own := os.Getenv("PYTHONPATH"); own != "" {
-		path += string(os.PathListSeparator) + own
+	path := []string{l.dir}
+	outer := filepath.Dir(os.Getenv(memlayer.WatchEnv)) // of a watch that runs this one
+	for _, own := range filepath.SplitList(os.Getenv("PYTHONPATH")) {
+		if own != outer {
+			path = append(path, own)
+		}
 	}
-	return append(os.Environ(), "PYTHONPATH="+path, memlayer.WatchEnv+"="+l.socket.Addr().String())
+	return append(os.Environ(), "PYTHONPATH="+strings.Join(path, string(os.PathListSeparator)),
+		memlayer.WatchEnv+"="+l.socket.Addr().String())
 }
 
 func (l *listener) accept() {

@@ -41,6 +41,7 @@ type recorder struct {
 	containers map[containerKey]*[2]seen
 	samples    *json.Encoder // nil without Options.Samples
 	all        bool          // whether each mark has a sample
+	lost       bool          // whether the connection of main has ended before its process
 	err        error         // of writing a sample
 }
 
@@ -121,7 +122,9 @@ func (r *recorder) receive(m message) {
 		p.Counts = m.Counts
 		r.main = cmp.Or(r.main, p)
 	}
-	p.ended = p.ended || m.ended
+	if m.ended {
+		p.ended, p.endedAt = true, time.Now()
+	}
 	if m.Mark != nil {
 		r.marked(p, m)
 	}
@@ -133,6 +136,7 @@ func (r *recorder) marked(p *peer, m message) {
 		delete(r.series, byTime)
 	}
 	p.Steps, p.Epochs = m.Steps, m.Epochs
+	r.lost = false
 	switch {
 	case r.main == nil || len(r.main.Steps) == 0:
 		r.main = p
@@ -191,6 +195,9 @@ func marks(p *peer) (n int) {
 
 // tick takes a sample by time, unless marks do.
 func (r *recorder) tick() {
+	if p := r.main; p != nil && p.ended && r.tree.members[p.pid] != nil && time.Since(p.endedAt) > time.Second {
+		r.lost = true
+	}
 	if time.Since(r.last) >= sampleEvery {
 		r.sample(byTime)
 	}
@@ -206,6 +213,9 @@ func (r *recorder) mark() {
 
 // chosen returns the series to judge: that of the preferred kind with enough samples.
 func (r *recorder) chosen() (kind string, s *memory.Series) {
+	if r.lost {
+		return byTime, r.series[byTime]
+	}
 	for _, least := range []int{leastSamples, 1} {
 		for _, kind := range append(r.kinds(), byTime) {
 			if s := r.series[kind]; s != nil && s.Total() >= least {
@@ -214,6 +224,31 @@ func (r *recorder) chosen() (kind string, s *memory.Series) {
 		}
 	}
 	return byTime, &memory.Series{}
+}
+
+// later returns a kind of step that goes on after the last step of another kind, and its samples from there. It returns
+// nil unless they cover a quarter of the time.
+func (r *recorder) later(kind string, than *memory.Series) (string, *memory.Series) {
+	samples := than.Samples()
+	if kind == byTime || len(samples) == 0 {
+		return "", nil
+	}
+	begin, end := samples[0].At, samples[len(samples)-1].At
+	for _, other := range r.kinds() {
+		rest := &memory.Series{}
+		if r.series[other] == nil {
+			continue
+		}
+		for _, s := range r.series[other].Samples() {
+			if s.At.After(end) {
+				rest.Append(&s)
+			}
+		}
+		if all := rest.Samples(); len(all) >= leastSamples && 4*all[len(all)-1].At.Sub(end) > all[len(all)-1].At.Sub(begin) {
+			return other, rest
+		}
+	}
+	return "", nil
 }
 
 // leastSamples is the minimum number of samples of a series that is judged.

@@ -27,8 +27,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	defer l.close()
 	// Before the program starts, since a signal must not be lost.
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
-		syscall.SIGUSR2)
+	for _, s := range passed {
+		if !signal.Ignored(s) { // as nohup does
+			signal.Notify(signals, s)
+		}
+	}
 	defer signal.Stop(signals)
 	w, err := start(o, l)
 	if err != nil {
@@ -42,6 +45,10 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	report.Exit = exitCode(w.cmd.ProcessState)
 	return report, w.err
 }
+
+// passed are the signals that are passed to the program.
+var passed = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
+	syscall.SIGUSR2}
 
 type program struct {
 	*recorder
@@ -71,7 +78,10 @@ func start(o Options, l *listener) (*program, error) {
 		environment = append(environment, variables...)
 	}
 	p.cmd = &exec.Cmd{Path: path, Args: o.Command, Env: environment,
-		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: !isTerminal(o.Stdin)}}
+		Stdout: o.Stdout, Stderr: o.Stderr, SysProcAttr: &syscall.SysProcAttr{Setpgid: !isTerminal(o.Stdin)}}
+	if o.Stdin != nil { // else it is /dev/null
+		p.cmd.Stdin = o.Stdin
+	}
 	var copied sync.WaitGroup
 	var pipes []io.Closer
 	if o.Mark != nil {
@@ -186,7 +196,9 @@ func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Sign
 			end("watch was ended")
 			ctx = context.WithoutCancel(ctx)
 		case <-p.exited:
-			p.drain(l)
+			if p.drain(l); p.ended != "" {
+				p.endMembers(kill)
+			}
 			return
 		}
 	}
@@ -197,14 +209,28 @@ const lastMessages = 100 * time.Millisecond
 
 // drain handles the messages that are left at the end of the program.
 func (p *program) drain(l *listener) {
+	last := time.After(lastMessages)
 	for {
 		select {
 		case m := <-l.messages:
 			p.receive(m)
 		case <-p.marks:
 			p.recorder.mark()
-		case <-time.After(lastMessages):
+		case <-last:
 			return
+		}
+	}
+}
+
+// endMembers waits for the processes of a program that was ended, and ends those that are left after a while.
+func (p *program) endMembers(kill <-chan time.Time) {
+	for len(p.tree.members) > 0 {
+		select {
+		case <-kill:
+			p.signalMembers(syscall.SIGKILL)
+			return
+		case <-time.After(sampleEvery):
+			p.tree.sample() // removes those that have ended
 		}
 	}
 }

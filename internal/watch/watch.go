@@ -107,11 +107,12 @@ type Report struct {
 	// Ended is why watch ended the program; empty if it ended by itself.
 	Ended string `json:"ended,omitempty"`
 
-	kind   string
-	series *memory.Series
-	to     float64 // the end of the judged part
-	python bool    // whether a process has the probe of Python
-	acted  int     // how often probe/remedies.py made its change
+	kind     string
+	series   *memory.Series
+	to       float64  // the end of the judged part
+	python   bool     // whether a process has the probe of Python
+	suspects []string // containers that grow, and explain too little
+	acted    int      // how often probe/remedies.py made its change
 }
 
 // Layer is the verdict on a layer of memory.

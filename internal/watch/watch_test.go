@@ -373,3 +373,53 @@ func TestWatchBaseline(t *testing.T) {
 		assert.Contains(t, text, c.text)
 	}
 }
+
+func TestSure(t *testing.T) {
+	r := Report{Verdict: Level, kind: "train", Samples: 100, Seconds: 50, From: 10, to: 100}
+	for high, sure := range map[float64]bool{1000: true, 10_000: false} { // bytes per step
+		r.Slope = memory.Interval{High: high}
+		assert.Equal(t, sure, r.sure(), high)
+	}
+	r.Verdict, r.Cause = Leak, unknown
+	assert.True(t, r.sure())
+	r.Samples = 20
+	assert.False(t, r.sure())
+}
+
+// Growth that nothing explains is a leak only if it looks like a line.
+func TestIrregularGrowth(t *testing.T) {
+	for _, c := range []struct {
+		cause    string
+		interval memory.Interval
+		verdict  string
+	}{
+		{unknown, memory.Interval{Estimate: 100, Low: 60, High: 140}, Undecided},
+		{unknown, memory.Interval{Estimate: 100, Low: 90, High: 110}, Leak},
+		{"retracing", memory.Interval{Estimate: 100, Low: 60, High: 140}, Leak},
+	} {
+		r := Report{Verdict: Leak, Cause: c.cause, Slope: c.interval, Layers: []Layer{{Verdict: Leak}}}
+		r.irregular()
+		assert.Equal(t, c.verdict, r.Verdict)
+		assert.Equal(t, c.verdict, r.Layers[0].Verdict)
+	}
+}
+
+// A leak may begin after the training, and the program may close the descriptor of the probe.
+func TestWatchChanges(t *testing.T) {
+	r, _ := run(t, Options{}, python(t), "testdata/later.py")
+	assert.Equal(t, Leak, r.Verdict)
+	assert.Equal(t, "prediction step", r.Unit)
+	assert.Equal(t, "kept", r.Why.Variable)
+	r, _ = run(t, Options{}, python(t), "testdata/later.py", "closes")
+	assert.Equal(t, perMinute, r.Unit)
+	assert.Contains(t, r.Notes, "The program has closed the connection of the probe, so time counts instead of steps.")
+}
+
+// A program that is ended leaves no process behind.
+func TestWatchEndsAll(t *testing.T) {
+	r, text := run(t, Options{Within: 2 * time.Second}, "sh", "-c",
+		`sh -c 'trap "" TERM; echo $$; while :; do sleep 0.1; done'; true`)
+	assert.Equal(t, "the time is over", r.Ended)
+	command, _ := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(text), "cmdline")) // it has ended
+	assert.Empty(t, command)
+}

@@ -34,6 +34,8 @@ MARKS = 64  # that may come as often, whatever they take, so that short programs
 SHARE = 0.01  # of the program's time that later marks, and snapshots, may take
 SNAPSHOTS = 5  # that may take any time, too
 LEAST = 64 << 10  # bytes that a container has added, before its name is searched for
+MANY = 200_000  # containers, from which on only longer ones are compared
+SHORT, LONG = 8, 64  # the number of elements of the shortest container that is compared
 NODE = 1200  # bytes of a node of a graph of PyTorch, estimated; tensors that it holds come on top
 GRAPH = 0  # the key of the graphs of PyTorch among the IDs of containers
 SEARCH = b"s"  # the answer to a mark that asks for a snapshot
@@ -109,7 +111,8 @@ class Link:
             # A program that closes all descriptors may have opened a file of its own with this number.
             if self.descriptor(self.socket) != self.identity:
                 raise OSError("the descriptor belongs to the program")
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
+            # A program may let SIGPIPE end it.
+            self.socket.sendall(json.dumps(message).encode() + b"\n", socket.MSG_NOSIGNAL)
             answer = not wait or self.socket.recv(1)
             if answer:
                 return answer
@@ -191,7 +194,7 @@ class Marks:
     def step(self, kind, n=1):
         if not self.steps:  # what came before is the start of the program
             self.snapshots = Snapshots()
-            os.environ.setdefault("STEADYFIT_WATCH_PREFIX", sys.prefix)
+            self.keep_prefix()
             main[0] = file_of(sys.modules["__main__"])
         self.steps[kind] += n
         if self.only in (None, kind) and time.monotonic() >= self.next and self.lock.acquire(blocking=False):
@@ -199,6 +202,14 @@ class Marks:
                 self.mark(kind)
             finally:
                 self.lock.release()
+
+    def keep_prefix(self):
+        """Keeps the interpreter's environment in a file, since the process may have threads that read its variables."""
+        try:
+            with open(os.path.join(os.path.dirname(self.link.path), "prefix"), "x") as f:
+                f.write(sys.prefix)
+        except OSError:
+            pass  # another process has steps, too
 
     def mark(self, kind):
         begin = time.monotonic()
@@ -318,7 +329,18 @@ def containers():
     kinds = {id(t) for t in types}
     objects = gc.get_objects()
     found = list(itertools.compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
+    found += untracked(objects)
     return [o for o in found if type(o) is not tensor], [o for o in found if type(o) is tensor and o.grad_fn is not None]
+
+
+def untracked(objects):
+    """Returns dicts of the program's modules and instances that the collector leaves out, such as those of arrays."""
+    modules = [vars(m) for m in list(sys.modules.values()) if own(file_of(m) or "<")]
+    values = [v for m in modules for v in list(m.values())]
+    classes = {id(c) for c in values if isinstance(c, type) and own(file_of(sys.modules.get(c.__module__)) or "<")}
+    for o in itertools.compress(objects, map(classes.__contains__, map(id, map(type, objects)))):
+        values += (vars_of(o) or {}).values()
+    return [v for v in values if type(v) is dict and not gc.is_tracked(v)]
 
 
 def graph(tensors, most=50_000):
@@ -356,7 +378,7 @@ class Snapshots:
         found = self.find(steps, 1 if once else 2) or []
         end = time.monotonic()
         self.taken, self.took = self.taken + 1, self.took + end - began
-        self.next = end + 0.25 * 2 ** min(self.taken, 4)
+        self.next = end + 0.15 * 2 ** min(self.taken, 5)
         return found
 
     @guarded
@@ -364,11 +386,13 @@ class Snapshots:
         """Returns the containers that have grown in least snapshots."""
         lengths, grown, (objects, tensors) = {}, [], containers()
         mine = {id(objects), id(tensors), id(lengths), id(self.lengths), id(self.growing), id(places), id(missed)}
+        shortest = SHORT if len(objects) < MANY else LONG
         for o in objects:
-            if len(o) >= 8 and id(o) not in mine:
-                n, i = len(o), id(o)
+            n = len(o)
+            if n >= shortest and id(o) not in mine:
+                i = id(o)
                 lengths[i] = n
-                if n > self.lengths.get(i, n):
+                if n > self.lengths.get(i, n) and getattr(o, "maxlen", None) is None:
                     grown.append(o)
         nodes, largest = graph(tensors)
         if nodes:
@@ -426,7 +450,7 @@ def size(x, depth=3):
     t = type(x)
     kind = t.__module__.split(".")[0], t.__name__
     if kind == ("numpy", "ndarray"):
-        return 112 + (x.nbytes if x.base is None or type(x.base) is not t else 0)
+        return 112 + (x.nbytes if type(x.base) is not t else x.base.nbytes)  # a view keeps all of its base
     if kind[0] == "tensorflow" and kind[1] == "EagerTensor":
         return 600 + x._num_elements() * x.dtype.size
     if kind == ("torch", "Tensor"):
@@ -460,6 +484,8 @@ class Name:
                 return self.with_line(name, f.f_code.co_filename)
         holders = self.holders(o)
         self.mine.add(id(holders))
+        if not holders and self.searches >= 0 and (3, 11) <= sys.version_info < (3, 13):
+            return hidden()  # the frames of these versions do not tell what their variables hold
         for h in holders:
             if isinstance(h, dict):
                 found = self.in_dict(h, o)
@@ -479,7 +505,7 @@ class Name:
 
     def holders(self, o):
         self.searches -= 1
-        return [h for h in gc.get_referrers(o) if id(h) not in self.mine] if self.searches >= 0 else []
+        return [h for h in referrers(o) if id(h) not in self.mine] if self.searches >= 0 else []
 
     def in_dict(self, d, o):
         name = next((k for k, v in d.items() if v is o and isinstance(k, str)), None)
@@ -505,6 +531,18 @@ class Name:
         grows = re.compile(rf"\b{name_of}(\[[^\]]*\])*({ADDED}|\s*=\s*{name_of}\s*\+)")
         lines = [i for i, text in enumerate(linecache.getlines(file), 1) if grows.search(text)]
         return name, file, lines[0] if lines else 0
+
+
+def referrers(o):
+    """Returns the objects that refer to another. Some types make objects when the collector visits them. Before Python 3.12,
+    a collection that starts then breaks the search."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return gc.get_referrers(o)
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def file_of(module):
@@ -534,11 +572,18 @@ def variable(f, o):
     """
     if sys.version_info >= (3, 13) or not f.f_code.co_flags & 1:
         return next((name for name, value in f.f_locals.items() if value is o), None)
-    if not any(value is o for value in gc.get_referents(f)):
-        return None
-    text = "".join(linecache.getlines(f.f_code.co_filename))
-    grows = [n for n in f.f_code.co_varnames + f.f_code.co_cellvars if re.search(rf"\b{n}(\[[^\]]*\])*({ADDED})", text)]
-    return grows[0] if len(grows) == 1 else f"a variable of {f.f_code.co_name}"
+    return f"a variable of {f.f_code.co_name}" if any(value is o for value in gc.get_referents(f)) else None
+
+
+def hidden():
+    """Returns the innermost function of the program, with the line that makes a container longer if there is one."""
+    code = next((f.f_code for f in frames() if f.f_code.co_flags & 1), None)
+    if code is None:
+        return "", "", 0
+    last = max(line for _, _, line in code.co_lines() if line)
+    body = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
+    lines = [i for i, text in enumerate(body, code.co_firstlineno) if re.search(rf"\w({ADDED})", text)]
+    return f"a variable of {code.co_name}", code.co_filename, lines[0] if len(lines) == 1 else 0
 
 
 # The hooks

@@ -11,8 +11,12 @@ def _begin():
     if sys.version_info < (3, 9) or "STEADYFIT_WATCH" not in os.environ:
         return
     # Once a process has had a step, the interpreters of other environments that it starts stay as they are.
-    if os.environ.get("STEADYFIT_WATCH_PREFIX", sys.prefix) != sys.prefix:
-        return
+    try:
+        with open(os.path.join(folder, "prefix")) as f:
+            if f.read() != sys.prefix:
+                return
+    except (IOError, OSError):
+        pass
     import importlib.util
 
     def load(name):

@@ -16,7 +16,7 @@ import time
 MOST, LEAST = 3, 0.1  # the number of stacks to report, and the least share of the growth of one
 FUNCTIONS = 8  # of a stack, the innermost first
 INTERPRETER = "_PyEval_EvalFrameDefault"  # the callers of it are not shown
-EVERY, SHARE = 1.0, 0.05  # seconds between two profiles, and the share of the time that they may take
+EVERY, SHARE = 0.5, 0.05  # seconds between two profiles, and the share of the time that they may take
 # Functions that pass an allocation on.
 PASSES = re.compile(
     r"(operator new|(aligned_|pvm|vm|c|re|m)alloc|aligned_alloc|posix_memalign|tsl::port::AlignedMalloc|je_)"

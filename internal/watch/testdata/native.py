@@ -5,7 +5,7 @@ import sys
 step = sys.modules["_steadyfit_probe"].marks.own
 text = b"x" * 20_000
 strdup = ctypes.CDLL(None).strdup
-for i in range(4000):
+for i in range(12_000):
     strdup(text)
     sum(range(30_000))
     step("round")

@@ -22,7 +22,7 @@ def make():
 
 model = make()
 weights = model.get_weights()
-for _ in range(150 if mended else 16):
+for _ in range(150 if mended else 24):
     if mended:
         model.set_weights(weights)
     else:
