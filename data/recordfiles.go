@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"steadyfit/internal/files"
 )
 
 // recordKind returns the extension of a file of records: .tfrecord, .tar, .parquet or .arrow; "" for other files. The
@@ -42,7 +44,7 @@ func openRecordFiles(name string, paths []string, o Options) (*InMemory, error) 
 
 // openRecordGlob opens the files of records that match a pattern.
 func openRecordGlob(pattern string, o Options) (*InMemory, error) {
-	paths, err := filepath.Glob(pattern)
+	paths, err := files.Glob(pattern)
 	if err != nil || len(paths) == 0 {
 		return nil, fmt.Errorf("%s: %w: no file matches the pattern; check it, and quote it in a shell", pattern,
 			fs.ErrNotExist)

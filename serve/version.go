@@ -127,11 +127,11 @@ func (p *Predictor) refresh(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Promote moves a SavedModel into the folder of versions, as a number above the one that serves, and passes new calls
-// to it. The number 0 stands for the next free one of the folder; a number that is taken is an error. Promote refuses
-// a model with other inputs than those of the version that serves, and a Predictor of a single model, before it moves
-// anything. If the model does not serve then, Promote moves it back. It then removes the oldest versions
-// (Options.Keep).
+// Promote moves a SavedModel into the folder of versions, which must be on the same file system, as a number above the
+// one that serves, and passes new calls to it. The number 0 stands for the next free one of the folder; a number that
+// is taken is an error. Promote refuses a model with other inputs than those of the version that serves, and a
+// Predictor of a single model, before it moves anything. If the model does not serve then, Promote moves it back. It
+// then removes the oldest versions (Options.Keep).
 func (p *Predictor) Promote(ctx context.Context, model string, number int64) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()

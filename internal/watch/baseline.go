@@ -25,9 +25,6 @@ func ReadReport(path string) (*Report, error) {
 	if r.Unit == "" || r.Verdict == "" {
 		return nil, fmt.Errorf("%s: the JSON at its end is no report of watch: it has no unit or no verdict", path)
 	}
-	if r.Verdict == Undecided {
-		return nil, fmt.Errorf("%s: its verdict is not decided, so nothing can be compared; make it from a longer run", path)
-	}
 	return r, nil
 }
 
@@ -35,7 +32,7 @@ func ReadReport(path string) (*Report, error) {
 var ErrWorse = errors.New("the memory is worse than the baseline")
 
 // Compare compares a report with an earlier one. The slope is worse if the memory leaks and the interval of the slope
-// is above that of the earlier slope. The peak is worse if it is higher by more than 5%; that of a leak is not compared
+// is above that of the earlier slope, which must be decided. The peak is worse if it is higher by more than 5%; that of a leak is not compared
 // if the run was longer. The text has both. The error is ErrWorse, or another one if the reports cannot be compared.
 func (r *Report) Compare(earlier *Report) (text string, err error) {
 	if r.Unit != earlier.Unit {
@@ -43,7 +40,10 @@ func (r *Report) Compare(earlier *Report) (text string, err error) {
 			earlier.Unit, r.Unit)
 	}
 	slope, peak := "not above", "not above"
-	if r.Verdict == Leak && r.Slope.Low > max(earlier.Slope.High, 0) {
+	switch {
+	case earlier.Verdict == Undecided:
+		slope = "not compared, since the baseline is not decided, with"
+	case r.Verdict == Leak && r.Slope.Low > max(earlier.Slope.High, 0):
 		slope, err = "above", ErrWorse
 	}
 	switch {

@@ -207,8 +207,9 @@ const (
 // seen is what a message says about a container, and when.
 type seen struct {
 	container
-	steps map[string]int
-	at    time.Time
+	steps  map[string]int
+	at     time.Time
+	search int
 }
 
 // containerKey tells containers apart, since their IDs are reused.
@@ -220,7 +221,7 @@ type containerKey struct {
 
 // follow remembers the first and the last message about a container.
 func (r *recorder) follow(c container, p *peer) {
-	now := seen{c, maps.Clone(p.Steps), time.Now()}
+	now := seen{c, maps.Clone(p.Steps), time.Now(), p.searches}
 	key := containerKey{p, c.ID, c.Name}
 	if r.containers[key] == nil {
 		r.containers[key] = &[2]seen{now, now}
@@ -232,17 +233,13 @@ func (r *recorder) follow(c container, p *peer) {
 // own variables.
 func (r *recorder) kept(out *Report, kind string, slope float64, own bool) bool {
 	best, share, perStep := container{}, 0.0, 0.0
-	for _, c := range r.containers {
+	for key, c := range r.containers {
 		first, last := c[0], c[1]
 		more, span := last.Length-last.First, float64(last.steps[kind]-last.Steps[kind])
 		if kind == byTime {
 			more, span = last.Length-first.Length, last.at.Sub(first.at).Minutes()
 		}
-		at := float64(last.steps[kind])
-		if kind == byTime {
-			at = last.at.Sub(r.series[byTime].Samples()[0].At).Minutes()
-		}
-		if span <= 0 || last.Own != own || at < out.From+stillGrows*(out.to-out.From) {
+		if span <= 0 || last.Own != own || last.search < key.of.searches-1 { // it does not grow any more
 			continue
 		}
 		elements := float64(more) / span
@@ -293,9 +290,6 @@ func (r *Report) suspect(c container, rate float64) {
 	}
 	r.suspects = append(r.suspects, strings.ToUpper(note[:1])+note[1:]+".")
 }
-
-// stillGrows is the share of the judged part in which a container that explains the growth must have grown last.
-const stillGrows = 0.5
 
 // The ratio of a container's growth and the memory's in which both agree. Sizes of elements are estimates.
 const (

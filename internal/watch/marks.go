@@ -84,6 +84,7 @@ type peer struct {
 	pid        int
 	message    // the latest of each field
 	endedAt    time.Time
+	searches   int // for containers
 }
 
 // answer is what a process does after a mark.

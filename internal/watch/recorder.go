@@ -109,6 +109,9 @@ func (r *recorder) receive(m message) {
 	if m.Imported != nil && len(r.steps) == 0 {
 		delete(r.series, byTime)
 	}
+	if m.Containers != nil {
+		p.searches++
+	}
 	for _, c := range m.Containers {
 		r.follow(c, p)
 	}

@@ -31,7 +31,7 @@ import time
 MARK_SECONDS = 0.05  # between two marks
 RARELY = 0.2  # seconds between two marks, at most
 MARKS = 64  # that may come as often, whatever they take, so that short programs have enough
-SHARE = 0.01  # of the program's time that later marks, and snapshots, may take
+SHARE = 0.01  # of the program's time that later marks, and the processor's time of snapshots, may take
 SNAPSHOTS = 5  # that may take any time, too
 LEAST = 64 << 10  # bytes that a container has added, before its name is searched for
 MANY = 200_000  # containers, from which on only longer ones are compared
@@ -234,7 +234,7 @@ class Marks:
 
     def report(self, search, once=False):
         """Sends what takes longer to find: containers that grow, and places."""
-        grown = []
+        grown = None  # it was not looked for
         if search and alone():
             grown = self.snapshots.take(self.steps, once)
         elif search:
@@ -335,7 +335,7 @@ def containers():
 
 def untracked(objects):
     """Returns dicts of the program's modules and instances that the collector leaves out, such as those of arrays."""
-    modules = [vars(m) for m in list(sys.modules.values()) if own(file_of(m) or "<")]
+    modules = [vars(m) for m in list(sys.modules.values()) if type(m) is type(sys) and own(file_of(m) or "<")]
     values = [v for m in modules for v in list(m.values())]
     classes = {id(c) for c in values if isinstance(c, type) and own(file_of(sys.modules.get(c.__module__)) or "<")}
     for o in itertools.compress(objects, map(classes.__contains__, map(id, map(type, objects)))):
@@ -374,11 +374,10 @@ class Snapshots:
         return now >= self.next and (self.taken < SNAPSHOTS or self.took < SHARE * (now - self.began))
 
     def take(self, steps, once):
-        began = time.monotonic()
-        found = self.find(steps, 1 if once else 2) or []
-        end = time.monotonic()
-        self.taken, self.took = self.taken + 1, self.took + end - began
-        self.next = end + 0.15 * 2 ** min(self.taken, 5)
+        began = time.thread_time()
+        found = self.find(steps, 1 if once else 2)
+        self.taken, self.took = self.taken + 1, self.took + time.thread_time() - began
+        self.next = time.monotonic() + 0.15 * 2 ** min(self.taken, 5)
         return found
 
     @guarded
