@@ -32,8 +32,9 @@ func ReadReport(path string) (*Report, error) {
 var ErrWorse = errors.New("the memory is worse than the baseline")
 
 // Compare compares a report with an earlier one. The slope is worse if the memory leaks and the interval of the slope
-// is above that of the earlier slope, which must be decided. The peak is worse if it is higher by more than 5%; that of a leak is not compared
-// if the run was longer. The text has both. The error is ErrWorse, or another one if the reports cannot be compared.
+// is above that of the earlier slope. It is not compared if the earlier verdict is undecided. The peak is worse if it
+// is higher by more than 5%. It is not compared if the memory leaks and the run was longer. The text has both. The
+// error is ErrWorse, or another one if the reports cannot be compared.
 func (r *Report) Compare(earlier *Report) (text string, err error) {
 	if r.Unit != earlier.Unit {
 		return "", fmt.Errorf("the baseline counts by %s, and this run by %s: make a new baseline with the same command",
