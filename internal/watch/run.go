@@ -197,7 +197,7 @@ func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Sign
 			ctx = context.WithoutCancel(ctx)
 		case <-p.exited:
 			if p.drain(l); p.ended != "" {
-				p.endMembers(kill)
+				p.endMembers()
 			}
 			return
 		}
@@ -223,7 +223,8 @@ func (p *program) drain(l *listener) {
 }
 
 // endMembers waits for the processes of a program that was ended, and ends those that are left after a while.
-func (p *program) endMembers(kill <-chan time.Time) {
+func (p *program) endMembers() {
+	kill := time.After(graceful)
 	for len(p.tree.members) > 0 {
 		select {
 		case <-kill:
