@@ -353,7 +353,7 @@ func (s *service) do(ctx context.Context, j *job) {
 		now.State, err = "promoted", s.predictor.Promote(of, s.path(j, "model"), j.ID)
 	}
 	switch {
-	case err != nil && ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil, errors.Is(err, context.Canceled) && of.Err() == nil: // a signal
 		return // the next process continues with the job
 	case err != nil && of.Err() != nil:
 		now.State = "cancelled"

@@ -183,7 +183,10 @@ func (p *process) events(path string, after int) (all []event) {
 	response, err := http.DefaultClient.Do(r)
 	require.NoError(p.t, err)
 	defer response.Body.Close()
-	require.Equal(p.t, "text/event-stream", response.Header.Get("Content-Type"))
+	if response.Header.Get("Content-Type") != "text/event-stream" {
+		text, _ := io.ReadAll(response.Body)
+		require.Fail(p.t, response.Status, "%s\n%s", text, p.output)
+	}
 	var e event
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
