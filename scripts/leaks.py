@@ -2,7 +2,9 @@
 
 usage: python scripts/leaks.py --python PATH/bin/python [--steadyfit PATH] [--folder FOLDER] [PROGRAM ...]
 
-The last columns show what a simpler rule says of the same series: the share of samples that rise (a leak from 70% on).
+The column rises shows what a simpler rule says of the same series: the share of samples that rise (a leak from 70% on).
+--tracemalloc runs each program again without watch, and prints the line of Python whose allocations grew most in the same
+time after the imports, with its part of the growth of the memory.
 """
 
 import argparse
@@ -17,6 +19,42 @@ RISES = 0.7
 LEVEL = {"verdict": "level", "cause": ""}
 VERSION = """import importlib.metadata as m
 print(*(d.version for name in ("tensorflow", "tensorflow-cpu") for d in m.distributions(name=name)))"""
+
+TRACE = """import os, runpy, sys, threading, time, tracemalloc
+
+def held():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096, tracemalloc.take_snapshot()
+
+first = []
+
+def begin():
+    modules = 0
+    while len(sys.modules) != modules:  # until the imports are over
+        modules = len(sys.modules)
+        time.sleep(1)
+    first.extend(held())
+    time.sleep(float(seconds))
+    compare()
+
+def compare():
+    now, last = held()
+    most = last.compare_to(first[1], "lineno")[0]
+    f = most.traceback[0]
+    print(f"TRACED {os.path.basename(f.filename)}:{f.lineno} {most.size_diff >> 10} KiB of {now - first[0] >> 10}", flush=True)
+    os._exit(0)
+
+tracemalloc.start()
+seconds, *sys.argv = sys.argv[1:]
+threading.Thread(target=begin, daemon=True).start()
+runpy.run_path(sys.argv[0], run_name="__main__")
+compare()"""
+
+
+def traced(options, seconds, command):
+    """Returns the line that tracemalloc shows."""
+    code = [options.python, "-c", TRACE, str(seconds), *command]
+    out = subprocess.run(code, check=False, capture_output=True, text=True).stdout
+    return next((line for line in out.splitlines() if line.startswith("TRACED")), "TRACED nothing: the program failed")
 
 
 def share_of_rises(samples, start):
@@ -50,6 +88,7 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path, default="internal/lab/programs/leaks")
     parser.add_argument("--out", type=pathlib.Path, default="out/leaks")
     parser.add_argument("--flag", action="append", default=[], help="a flag of steadyfit watch")
+    parser.add_argument("--tracemalloc", action="store_true")
     parser.add_argument("programs", nargs="*")
     options = parser.parse_args()
     truth = json.loads((options.folder / "truth.json").read_text())
@@ -63,7 +102,8 @@ def main():
         want = truth[program].get("mended", LEVEL) if variant else truth[program]
         want = LEVEL if version >= want.get("ended", [99]) else want
         mark = ["--mark", truth[program]["mark"]] if "mark" in truth[program] else []
-        answer, rises = run(options, name, mark, [str(options.folder / f"{program}.py"), *variant.split()])
+        command = [str(options.folder / f"{program}.py"), *variant.split()]
+        answer, rises = run(options, name, mark, command)
         if answer is None:
             print(f"{name:28} does not run", flush=True)
             continue
@@ -76,6 +116,8 @@ def main():
             f"{answer['cause']} ({want['cause']}) {answer['slope']['estimate']:.0f}/{answer['unit']} {answer['samples']}",
             flush=True,
         )
+        if options.tracemalloc:
+            print(" " * 28, traced(options, answer["seconds"], command), flush=True)
     sys.exit(wrong > 0)
 
 

@@ -71,46 +71,6 @@ var rules = []rule{
 		"The garbage collector of Python is disabled. Enable it, or call gc.collect() after each epoch."},
 }
 
-// explain looks for the cause of a growth.
-func (r *recorder) explain(out *Report, kind string, v memory.Verdict) {
-	rise, slight := v.Level-v.Start, slightGrowth*float64(v.Level)/max(v.To-v.From, 1e-9)
-	switch {
-	case out.Verdict == Undecided && v.Slope.Low > float64(v.Budget) && r.kept(out, kind, v.Slope.Estimate, true):
-		// The curve alone does not tell a container that grows from a pool that fills up.
-		out.Verdict, out.Layers[0].Verdict = Leak, Leak
-	case out.Verdict == Undecided && v.NoiseFloor > 0 && v.Slope.High < slight:
-		out.slight(v)
-	case out.Verdict == Leak:
-		if r.kept(out, kind, v.Slope.Estimate, true) {
-			return
-		}
-		if v.Slope.Estimate < slight {
-			out.slight(v)
-			return
-		}
-		if !r.counted(out, v) && !r.kept(out, kind, v.Slope.Estimate, false) {
-			attribute(out, v)
-		}
-	case (v.Kind == memory.Plateau || v.Kind == memory.Jump) && rise > max(8*memory.MiB, v.Start/20) &&
-		(kind != byTime || v.From > leastMinutes):
-		out.Cause = fills
-		out.Why = &Cause{Evidence: fmt.Sprintf("the memory rose by %v until %s %.0f, and is level at %v since then", rise,
-			out.Unit, v.From, v.Level)}
-	}
-}
-
-// slight makes the verdict level although the memory may have grown a little.
-func (r *Report) slight(v memory.Verdict) {
-	r.Verdict = Level
-	grown := memory.Bytes(v.Slope.Estimate * (v.To - v.From))
-	if grown < memory.MiB {
-		return
-	}
-	r.Notes = append(r.Notes, fmt.Sprintf("The memory grew by %v in the judged part, and no container of the program "+
-		"explains it. Growth as slight is usual at first; a longer run would show a leak.",
-		grown))
-}
-
 // trend returns the slope of a layer in the judged part. It is zero for a layer that was not sampled.
 func trend(v memory.Verdict, layer memory.Layer) (slope memory.Interval, sampled bool) {
 	for _, t := range v.Trends {
@@ -136,6 +96,10 @@ func (r *recorder) counted(out *Report, v memory.Verdict) bool {
 			out.exclude("%s: %v for each %s does not agree", rule.cause, memory.Bytes(each), rule.one)
 			continue
 		}
+		if apart(out, v, rule.count) {
+			out.exclude("%s: the memory grows as much between them", rule.cause)
+			continue
+		}
 		place, name, detail := r.place(strings.TrimSuffix(string(rule.count), " count"))
 		evidence := fmt.Sprintf("%s, %v for each", rule.often(rate.Estimate, out.Unit), memory.Bytes(each))
 		if name != "" {
@@ -150,6 +114,21 @@ func (r *recorder) counted(out *Report, v memory.Verdict) bool {
 	return false
 }
 
+// apart reports whether the memory grows between the events of a count as much as with them.
+func apart(r *Report, v memory.Verdict, count memory.Layer) bool {
+	const part, asMuch = 0.25, 0.7
+	samples := r.series.Samples()
+	var grown, width float64
+	for i, s := range samples[1:] {
+		before, at := samples[i], position(r.kind, s, samples[0])
+		if from := position(r.kind, before, samples[0]); from >= v.From && before.Get(count) == s.Get(count) {
+			grown += float64(s.Get(total).Bytes - before.Get(total).Bytes)
+			width += at - from
+		}
+	}
+	return width > part*(v.To-v.From) && grown > asMuch*v.Slope.Estimate*width
+}
+
 // often says how often something happens.
 func (r rule) often(rate float64, unit string) string {
 	switch {
@@ -162,26 +141,20 @@ func (r rule) often(rate float64, unit string) string {
 }
 
 // attribute names the part of the memory that grows, if no count explains it.
-func attribute(out *Report, v memory.Verdict) {
+func attribute(v memory.Verdict, unit string) (cause string, why *Cause) {
 	slope := v.Slope.Estimate
 	switch blocks, _ := trend(v, "python block count"); {
 	case v.Cause == memlayer.HostHistory:
-		out.Cause = "objects kept in Go"
-		out.Why = &Cause{Evidence: "the live heap of Go grows with the memory",
+		return "objects kept in Go", &Cause{Evidence: "the live heap of Go grows with the memory",
 			Change: "Compare two heap profiles of the running program: go tool pprof -diff_base first.pb.gz second.pb.gz"}
 	case blocks.Low*blockSize > agreesFrom*slope:
-		out.Cause = keptInPython
-		out.Why = &Cause{Share: min(blocks.Estimate*blockSize/slope, 1), Evidence: fmt.Sprintf(
-			"%.3g more blocks of Python's allocator per %s; no container that was found explains them",
-			blocks.Estimate, out.Unit)}
+		return keptInPython, &Cause{Share: min(blocks.Estimate*blockSize/slope, 1), Evidence: fmt.Sprintf(
+			"%.3g more blocks of Python's allocator per %s; no container that was found explains them", blocks.Estimate, unit)}
 	case retained(v):
-		out.Cause = keptByMalloc
-		out.Why = &Cause{Evidence: "malloc's free memory rises, and its memory in use does not",
+		return keptByMalloc, &Cause{Evidence: "malloc's free memory rises, and its memory in use does not",
 			Change: "Run the program with jemalloc (LD_PRELOAD), or with MALLOC_ARENA_MAX=2."}
-	default:
-		out.Cause = unknown
-		out.Why = &Cause{Evidence: "no count that watch knows explains the growth"}
 	}
+	return unknown, &Cause{Evidence: "no count that watch knows explains the growth"}
 }
 
 // retained reports whether the free memory that malloc keeps grows, and not the memory in use.
@@ -229,64 +202,85 @@ func (r *recorder) follow(c container, p *peer) {
 	r.containers[key][1] = now
 }
 
-// kept looks for a container whose growth explains the growth of the memory. own means the containers of the program's
-// own variables.
-func (r *recorder) kept(out *Report, kind string, slope float64, own bool) bool {
-	best, share, perStep := container{}, 0.0, 0.0
+// part is a container that explains a part of the growth.
+type part struct {
+	container
+	perStep, share float64
+}
+
+// kept looks for a container whose growth explains the growth of the memory, or for several that do together. own means
+// the containers of the program's own variables.
+func (r *recorder) kept(out *Report, slope float64, own bool) bool {
+	var agree, small []part
 	for key, c := range r.containers {
 		first, last := c[0], c[1]
-		more, span := last.Length-last.First, float64(last.steps[kind]-last.Steps[kind])
-		if kind == byTime {
+		more, span := last.Length-last.First, float64(last.steps[out.kind]-last.Steps[out.kind])
+		if out.kind == byTime {
 			more, span = last.Length-first.Length, last.at.Sub(first.at).Minutes()
 		}
 		if span <= 0 || last.Own != own || last.search < key.of.searches-1 { // it does not grow any more
 			continue
 		}
 		elements := float64(more) / span
-		s := elements * last.Bytes / slope
-		// The tensors that a graph holds may be of any size.
-		atLeast := strings.HasSuffix(last.Holds, "its graph")
-		if s < agreesFrom && !atLeast && own {
-			out.suspect(last.container, elements)
-			continue
-		}
-		if s < agreesFrom && !atLeast || s > agreesTo {
-			out.exclude("%s grows, but %.2g times as much as the memory", last.named(), s)
-			continue
-		}
-		if share == 0 || math.Abs(math.Log(s)) < math.Abs(math.Log(share)) {
-			best, share, perStep = last.container, s, elements
+		p := part{last.container, elements, elements * last.Bytes / slope}
+		switch {
+		case p.share > agreesTo, !own && p.share < agreesFrom && !p.ofGraph():
+			out.exclude("%s grows, but %.2g times as much as the memory", last.named(), p.share)
+		case p.share < agreesFrom && !p.ofGraph():
+			small = append(small, p)
+		default:
+			agree = append(agree, p)
 		}
 	}
-	if share == 0 {
-		return false
+	together := 0.0
+	for _, p := range small {
+		together += p.share
 	}
+	switch {
+	case len(agree) > 0:
+		out.name(slices.MinFunc(agree, func(a, b part) int {
+			return cmp.Compare(math.Abs(math.Log(a.share)), math.Abs(math.Log(b.share)))
+		}))
+	case together >= agreesFrom:
+		most := slices.MaxFunc(small, func(a, b part) int { return cmp.Compare(a.share, b.share) })
+		out.name(most)
+		out.Why.Share = min(together, 1)
+		out.Why.Evidence += fmt.Sprintf("; %d more containers grow, and all together explain it", len(small)-1)
+		return true
+	}
+	for _, p := range small {
+		out.suspect(p)
+	}
+	return len(agree) > 0
+}
+
+// name makes a container the cause.
+func (r *Report) name(p part) {
 	what := "objects"
 	switch {
-	case best.Type == "graph":
+	case p.Type == "graph":
 		what = "operations"
-	case strings.Contains(best.Holds, "Tensor"):
+	case strings.Contains(p.Holds, "Tensor"):
 		what = "tensors"
-	case strings.Contains(best.Holds, "ndarray"):
+	case strings.Contains(p.Holds, "ndarray"):
 		what = "arrays"
 	}
-	out.Cause = fmt.Sprintf("%s kept in a %s in Python", what, best.Type)
-	out.Why = &Cause{Share: min(share, 1), Variable: best.Name,
-		Evidence: fmt.Sprintf("%s has %d elements, %.3g more per %s; each is a %s of about %v", best.named(), best.Length,
-			perStep, out.Unit, best.Holds, memory.Bytes(best.Bytes)),
+	r.Cause = fmt.Sprintf("%s kept in a %s in Python", what, p.Type)
+	r.Why = &Cause{Share: min(p.share, 1), Variable: p.Name,
+		Evidence: fmt.Sprintf("%s has %d elements, %.3g more per %s; each is a %s of about %v", p.named(), p.Length,
+			p.perStep, r.Unit, p.Holds, memory.Bytes(p.Bytes)),
 		Change: "Keep only what is needed later, such as float(loss) instead of a tensor, and drop or write out the rest."}
-	if best.File != "" {
-		out.Why.Place = placeText(best.File, best.Line)
+	if p.File != "" {
+		r.Why.Place = placeText(p.File, p.Line)
 	}
-	return true
 }
 
 // suspect notes a container of the program that grows, and whose elements may hold more than is seen.
-func (r *Report) suspect(c container, rate float64) {
-	note := fmt.Sprintf("%s grows, too, by %.3g elements per %s, which may hold more memory than is seen", c.named(),
-		rate, r.Unit)
-	if c.File != "" {
-		note += ": " + placeText(c.File, c.Line)
+func (r *Report) suspect(p part) {
+	note := fmt.Sprintf("%s grows, too, by %.3g elements per %s, which may hold more memory than is seen", p.named(),
+		p.perStep, r.Unit)
+	if p.File != "" {
+		note += ": " + placeText(p.File, p.Line)
 	}
 	r.suspects = append(r.suspects, strings.ToUpper(note[:1])+note[1:]+".")
 }
@@ -296,6 +290,9 @@ const (
 	agreesFrom = 0.3
 	agreesTo   = 3
 )
+
+// ofGraph reports whether the elements are tensors with the graphs that they hold, whose size is not known.
+func (p part) ofGraph() bool { return strings.HasSuffix(p.Holds, "its graph") }
 
 func (c container) named() string {
 	if c.Name == "" {
@@ -349,7 +346,7 @@ func (r *recorder) note(out *Report, kind string) {
 	if r.main != nil && len(r.main.Missed) > 0 {
 		out.Notes = append(out.Notes, "The probe could not follow all of the program: "+texts.Some(r.main.Missed))
 	}
-	if out.Cause == keptInPython || slices.Contains(unexplained, out.Cause) {
+	if out.Cause == keptInPython || out.Cause == keptByMalloc || out.Cause == unknown {
 		out.Notes = append(out.Notes, out.suspects[:min(len(out.suspects), 3)]...)
 	}
 	if len(r.before) > 0 {

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -55,7 +56,7 @@ func (r *recorder) judged(kind string, series *memory.Series) *Report {
 		Seconds: time.Since(r.began).Seconds(), kind: kind, series: series}
 	criteria := criteria(series, kind)
 	whole := judge(series, criteria)
-	out.Verdict, out.Slope, out.From = verdict(whole), whole.Slope, whole.From
+	out.Slope, out.From = whole.Slope, whole.From
 	for _, layer := range judgedLayers {
 		criteria.Layer = layer
 		v := whole
@@ -74,23 +75,14 @@ func (r *recorder) judged(kind string, series *memory.Series) *Report {
 		out.PerEpoch = memory.Bytes(whole.Slope.Estimate * float64(r.steps[kind]) / float64(r.epochs))
 	}
 	out.Left, out.to = r.left, whole.To
+	r.decide(out, whole)
 	if out.Verdict == Leak && out.Left > 0 && out.PerHour > 0 {
 		out.GoneSeconds = float64(out.Left) / float64(out.PerHour) * 3600
 	}
-	r.explain(out, kind, whole)
-	out.starting(whole, len(r.peers) > 0)
-	out.irregular()
 	if out.Verdict == Leak && out.StepSeconds > 0 {
 		out.Stacks = r.stacks(kind, out.StepSeconds)
 	}
 	r.note(out, kind)
-	if out.Verdict == Level {
-		for i := range out.Layers {
-			if out.Layers[i].Verdict != Level {
-				out.Layers[i].Verdict = Level
-			}
-		}
-	}
 	return out
 }
 
@@ -117,38 +109,89 @@ func duration(s *memory.Series) time.Duration {
 	return samples[len(samples)-1].At.Sub(samples[0].At)
 }
 
-// starting makes the verdict undecided if a program without steps grew, and may still start. A program with a probe
-// loads packages then, which are files that it maps.
-func (r *Report) starting(v memory.Verdict, probed bool) {
-	if r.Unit != perMinute || v.To-v.From >= leastMinutes {
-		return
-	}
-	files, _ := trend(v, memlayer.File)
-	loads := probed && files.Low > 0 && files.Estimate*(v.To-v.From) > float64(memory.MiB)
-	if r.Verdict == Level && v.Slope.Low > float64(minuteBudget) || r.Verdict == Leak && r.Cause == unknown && loads {
-		r.undecided("the growth may be that of the start; watch it for 5 minutes or longer")
-	}
-}
-
 // regular is the half width of the slope's interval, as a part of the slope, up to which growth that nothing explains
 // is a leak.
 const regular = 0.25
 
-// unexplained are causes that no count and no container shows.
-var unexplained = []string{unknown, keptByMalloc}
+// Why a verdict is not decided although the curve of the memory is.
+const (
+	mayStart  = "the growth may be that of the start; watch it for 5 minutes or longer"
+	irregular = "the growth is irregular, and nothing explains it; buffers that fill look so at first"
+)
 
-// irregular makes the verdict undecided if nothing explains the growth, and it does not look like a line. The buffers
-// of tf.data, which become larger when a step has to wait, look so at first.
-func (r *Report) irregular() {
-	if slices.Contains(unexplained, r.Cause) && r.Slope.High-r.Slope.Low > 2*regular*r.Slope.Estimate {
-		r.undecided("the growth is irregular, and nothing explains it; buffers that fill look so at first")
+// decide decides the verdict by the curve of the memory, and by what explains its growth.
+func (r *recorder) decide(out *Report, v memory.Verdict) {
+	slope, curve := v.Slope, verdict(v)
+	grows := curve == Leak || curve == Undecided && slope.Low > float64(v.Budget)
+	slight := slightGrowth * float64(v.Level) / max(v.To-v.From, 1e-9)
+	out.Verdict = curve
+	switch {
+	case grows && r.kept(out, slope.Estimate, true):
+		// The curve alone does not tell a container that grows from a pool that fills up.
+		out.Verdict = Leak
+	case curve == Leak && slope.Estimate < slight, curve == Undecided && v.NoiseFloor > 0 && slope.High < slight:
+		out.slight(v)
+	case curve == Leak && !r.counted(out, v) && !r.kept(out, slope.Estimate, false):
+		r.unexplained(out, v)
+	case curve == Level && out.short(v) && slope.Low > float64(minuteBudget):
+		out.undecided(mayStart)
+	case v.Kind == memory.Plateau || v.Kind == memory.Jump:
+		out.fills(v)
+	}
+	out.Layers[0].Verdict = out.Verdict
+	for i := range out.Layers {
+		if out.Verdict == Level {
+			out.Layers[i].Verdict = Level
+		}
 	}
 }
 
-// undecided takes a verdict back.
+// unexplained decides about growth that no count and no container explains.
+func (r *recorder) unexplained(out *Report, v memory.Verdict) {
+	out.Cause, out.Why = attribute(v, out.Unit)
+	switch {
+	case out.Cause != keptInPython && v.Slope.High-v.Slope.Low > 2*regular*v.Slope.Estimate:
+		out.undecided(irregular)
+	case out.Cause == unknown && out.short(v) && len(r.peers) > 0 && loads(v):
+		out.undecided(mayStart)
+	}
+}
+
+// short reports whether a program without steps may still start.
+func (r *Report) short(v memory.Verdict) bool { return r.kind == byTime && v.To-v.From < leastMinutes }
+
+// loads reports whether the memory of mapped files grows, as when a program loads packages.
+func loads(v memory.Verdict) bool {
+	files, _ := trend(v, memlayer.File)
+	return files.Low > 0 && files.Estimate*(v.To-v.From) > float64(memory.MiB)
+}
+
+// undecided makes the verdict undecided.
 func (r *Report) undecided(reason string) {
-	r.Verdict, r.Cause, r.Why, r.Notes = Undecided, "", nil, nil
-	r.Layers[0].Verdict, r.Layers[0].Text = Undecided, reason+": "+r.rate(r.Slope)
+	r.Verdict, r.Cause, r.Why = Undecided, "", nil
+	r.Layers[0].Text = reason + ": " + r.rate(r.Slope)
+}
+
+// slight makes the verdict level although the memory may have grown a little.
+func (r *Report) slight(v memory.Verdict) {
+	r.Verdict = Level
+	grown := memory.Bytes(v.Slope.Estimate * (v.To - v.From))
+	if grown < memory.MiB {
+		return
+	}
+	r.Notes = append(r.Notes, fmt.Sprintf("The memory grew by %v in the judged part, and no container of the program "+
+		"explains it. Growth as slight is usual at first; a longer run would show a leak.", grown))
+}
+
+// fills names a pool or a cache as the cause of a large rise before the judged part.
+func (r *Report) fills(v memory.Verdict) {
+	rise := v.Level - v.Start
+	if rise < max(8*memory.MiB, v.Start/20) || r.kind == byTime && v.From < leastMinutes {
+		return
+	}
+	r.Cause = fills
+	r.Why = &Cause{Evidence: fmt.Sprintf("the memory rose by %v until %s %.0f, and is level at %v since then", rise,
+		r.Unit, v.From, v.Level)}
 }
 
 // judge judges a layer. Growth that the budget does not decide is level if it is within the usual variation.
@@ -192,17 +235,12 @@ func even(s *memory.Series, kind string) *memory.Series {
 	if len(samples) < leastSamples {
 		return s
 	}
-	at := func(s memory.Sample) float64 {
-		if kind == byTime {
-			return s.At.Sub(samples[0].At).Seconds()
-		}
-		return float64(s.Step - samples[0].Step)
-	}
-	span := at(samples[len(samples)-1])
+	at := func(s memory.Sample) float64 { return position(kind, s, samples[0]) }
+	span := at(samples[len(samples)-1]) - at(samples[0])
 	for bins := evenParts; ; bins *= 2 {
 		out, last, n := &memory.Series{}, -1, 0
 		for _, s := range samples {
-			if bin := int(float64(bins) * at(s) / max(span, 1e-9)); bin > last {
+			if bin := int(float64(bins) * (at(s) - at(samples[0])) / max(span, 1e-9)); bin > last {
 				out.Append(&s)
 				last, n = bin, n+1
 			}
@@ -211,6 +249,14 @@ func even(s *memory.Series, kind string) *memory.Series {
 			return out
 		}
 	}
+}
+
+// position returns the step of a sample, or the minutes since the first sample.
+func position(kind string, s, first memory.Sample) float64 {
+	if kind == byTime {
+		return s.At.Sub(first.At).Minutes()
+	}
+	return float64(s.Step)
 }
 
 func unit(kind string) string {
@@ -241,23 +287,26 @@ func verdict(v memory.Verdict) string {
 	return Level
 }
 
-// sure reports whether more samples are unlikely to change the answer. Growth that is too small for a leak now may be
-// one in a longer run, unless it is also small in each step. A container that grows may be emptied at the end of an
-// epoch. What explains a leak may still be found.
+// sure reports whether more samples are unlikely to change the answer.
 func (r *Report) sure() bool {
+	vague := r.Cause == unknown || r.Cause == keptByMalloc || r.Cause == keptInPython
+	if r.Verdict == Leak && !vague && r.Why.Variable == "" {
+		return r.Samples >= 3*leastSamples
+	}
 	small, least := memory.Bytes(stepBudget), 20.0
 	if r.kind == byTime {
 		small = minuteBudget
 	}
-	explained := r.Verdict == Leak && r.Cause != keptInPython && !slices.Contains(unexplained, r.Cause)
-	if r.Verdict == Leak && !explained {
-		least = 40
+	switch {
+	case r.Verdict == Undecided:
+		return false
+	case r.Verdict == Level && r.Slope.High > float64(small):
+		return false // what is too small for a leak now may be one in a longer run
+	case r.Verdict == Leak && vague:
+		least = 40 // what explains it may still be found
 	}
-	if explained && r.Why.Variable == "" && r.Samples >= 3*leastSamples {
-		return true
-	}
-	enough := r.Epochs != 1 && r.Samples >= 4*leastSamples && r.Seconds > least && r.From < r.to/2
-	return enough && (r.Verdict == Leak || r.Verdict == Level && r.Slope.High <= float64(small))
+	// A container that grows may be emptied at the end of an epoch.
+	return r.Epochs != 1 && r.Samples >= 4*leastSamples && r.Seconds > least && r.From < r.to/2
 }
 
 // secondsPerStep returns the mean time of a step in the judged part; 60 for series by time.

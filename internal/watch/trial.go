@@ -190,10 +190,7 @@ func (r *Report) outcome(a arm) (outcome, error) {
 	var at []time.Time
 	all := r.series.Samples()
 	for _, s := range all {
-		v := float64(s.Step)
-		if r.kind == byTime {
-			v = s.At.Sub(all[0].At).Minutes()
-		}
+		v := position(r.kind, s, all[0])
 		if r.kind == a.kind && v >= a.from && v <= a.to && (len(x) == 0 || v > x[len(x)-1]) {
 			x, y, at = append(x, v), append(y, float64(s.Get(total).Bytes)), append(at, s.At)
 		}

@@ -386,21 +386,46 @@ func TestSure(t *testing.T) {
 	assert.False(t, r.sure())
 }
 
-// Growth that nothing explains is a leak only if it looks like a line.
-func TestIrregularGrowth(t *testing.T) {
+// Growth that nothing explains is a leak only if it looks like a line. A count explains growth that goes with it, and
+// several containers explain it together.
+func TestDecide(t *testing.T) {
+	series := &memory.Series{}
+	for i := range 100 {
+		s := memory.Sample{Step: i}
+		s.Set(total, memory.Known(100*memory.MiB+memory.Bytes(i)*100*memory.KiB))
+		s.Set("model count", memory.Known(memory.Bytes(i)))
+		s.Set("dataset count", memory.Known(memory.Bytes(i/10)))
+		series.Append(&s)
+	}
+	line := memory.Interval{Estimate: 100 * 1024, Low: 90 * 1024, High: 110 * 1024}
+	wide := memory.Interval{Estimate: 100 * 1024, Low: 60 * 1024, High: 140 * 1024}
+	each := memory.Interval{Estimate: 1, Low: 1, High: 1}
 	for _, c := range []struct {
-		cause    string
-		interval memory.Interval
-		verdict  string
+		slope       memory.Interval
+		trends      []memory.Trend
+		lists       int
+		verdict, is string
 	}{
-		{unknown, memory.Interval{Estimate: 100, Low: 60, High: 140}, Undecided},
-		{unknown, memory.Interval{Estimate: 100, Low: 90, High: 110}, Leak},
-		{"retracing", memory.Interval{Estimate: 100, Low: 60, High: 140}, Leak},
+		{line, nil, 0, Leak, unknown},
+		{wide, nil, 0, Undecided, ""},
+		{wide, []memory.Trend{{Layer: "model count", Slope: each}}, 0, Leak, "models built again"},
+		{line, []memory.Trend{{Layer: "dataset count", Slope: memory.Interval{Estimate: 0.1, Low: 0.1, High: 0.1}}}, 0, Leak,
+			unknown},
+		{line, nil, 1, Leak, unknown},
+		{wide, nil, 3, Leak, "objects kept in a list in Python"},
 	} {
-		r := Report{Verdict: Leak, Cause: c.cause, Slope: c.interval, Layers: []Layer{{Verdict: Leak}}}
-		r.irregular()
-		assert.Equal(t, c.verdict, r.Verdict)
-		assert.Equal(t, c.verdict, r.Layers[0].Verdict)
+		r, p := newRecorder(nil), &peer{}
+		for i := range c.lists {
+			r.follow(container{ID: int64(i), Type: "list", Own: true, Length: 100, Bytes: 20 * 1024}, p)
+			p.Steps = map[string]int{"train": 100}
+			r.follow(container{ID: int64(i), Type: "list", Own: true, Length: 100, Bytes: 20 * 1024}, p)
+			p.Steps = nil
+		}
+		out := &Report{kind: "train", series: series, Unit: "training step", Layers: []Layer{{}, {}}}
+		r.decide(out, memory.Verdict{Kind: memory.Leak, Slope: c.slope, To: 100, Level: 110 * memory.MiB, Trends: c.trends})
+		assert.Equal(t, c.verdict, out.Verdict)
+		assert.Equal(t, c.verdict, out.Layers[0].Verdict)
+		assert.Equal(t, c.is, out.Cause)
 	}
 }
 

@@ -235,10 +235,10 @@ class Marks:
     def report(self, search, once=False):
         """Sends what takes longer to find: containers that grow, and places."""
         grown = None  # it was not looked for
-        if search and alone():
+        if search and GIL:
             grown = self.snapshots.take(self.steps, once)
         elif search:
-            miss("containers were not looked for at some steps, since other threads ran")
+            miss("containers were not looked for, since this Python has no global interpreter lock")
         self.link.send({"containers": grown, "places": [
             {"what": w, "name": n, "file": f, "line": at, "count": c, "detail": d}
             for (w, n, f, at), (c, d) in sorted(places.items(), key=lambda p: -p[1][0])[:50]
@@ -308,39 +308,51 @@ malloc = Mallinfo()
 # Containers
 
 
-def alone():
-    """Reports whether all other threads wait.
+def select(get, of, test):
+    """Returns the objects of get(of) for which test(id(type)) is true.
 
-    gc.get_objects also has tuples that a thread has not completed, and CPython cannot complete a tuple to which there is a
-    second reference (python/cpython#59313). So other threads must not run during a snapshot.
+    The objects may include a tuple that another thread has not completed. CPython cannot complete a tuple to which there is
+    a second reference (python/cpython#59313). So no other thread may run before such a tuple is left out: all of the
+    search is one call in C, in which no collection starts, and no iterator outlives it that has the list of all objects.
     """
-    mine = threading.get_ident()
-    waits = ("threading.py", "queue.py", "thread.py", "pool.py", "selectors.py", "socket.py", "connection.py")
-    return GIL and all(
-        i == mine or f.f_code.co_filename.endswith(waits) and f.f_code.co_filename.startswith(LIBRARIES)
-        for i, f in sys._current_frames().items()
-    )
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        chain, partial = itertools.chain.from_iterable, functools.partial
+        twice = chain(map(itertools.repeat, map(get, (of,)), (2,)))  # the same list, for compress and for its selectors
+        selectors = map(partial(map, test), map(partial(map, id), map(partial(map, type), twice)))
+        found = list(chain(map(itertools.compress, twice, selectors)))
+        found[:] = [o for o in found if o is not found]
+        return found
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def referrers(o):
+    """Returns the objects that refer to another, but for tuples."""
+    return select(gc.get_referrers, o, id(tuple).__ne__)
 
 
 def containers():
-    """Returns all containers of Python's own types, whose methods run no code of the program, and tensors of PyTorch."""
+    """Returns all containers of Python's own types, whose methods run no code of the program, and tensors of PyTorch.
+
+    The collector leaves out some dicts, such as those of arrays. They are found if a module or an object of the program
+    has them.
+    """
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-    types = (list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict, tensor)
-    kinds = {id(t) for t in types}
-    objects = gc.get_objects()
-    found = list(itertools.compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
-    found += untracked(objects)
-    return [o for o in found if type(o) is not tensor], [o for o in found if type(o) is tensor and o.grad_fn is not None]
-
-
-def untracked(objects):
-    """Returns dicts of the program's modules and instances that the collector leaves out, such as those of arrays."""
+    kinds = {id(t) for t in (list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict)}
     modules = [vars(m) for m in list(sys.modules.values()) if type(m) is type(sys) and own(file_of(m) or "<")]
     values = [v for m in modules for v in list(m.values())]
     classes = {id(c) for c in values if isinstance(c, type) and own(file_of(sys.modules.get(c.__module__)) or "<")}
-    for o in itertools.compress(objects, map(classes.__contains__, map(id, map(type, objects)))):
-        values += (vars_of(o) or {}).values()
-    return [v for v in values if type(v) is dict and not gc.is_tracked(v)]
+    found = select(gc.get_objects, None, {id(tensor), *kinds, *classes}.__contains__)
+    for o in found:
+        if id(type(o)) in classes:
+            values += (vars_of(o) or {}).values()
+    return (
+        [o for o in found if id(type(o)) in kinds] + [v for v in values if type(v) is dict and not gc.is_tracked(v)],
+        [o for o in found if type(o) is tensor and o.grad_fn is not None],
+    )
 
 
 def graph(tensors, most=50_000):
@@ -467,7 +479,7 @@ def size(x, depth=3):
 
 
 # Code that adds to the container before it.
-ADDED = r"\s*\+=|\.(append|appendleft|extend|add|insert|update|setdefault)\b|\[[^\]]*\]\s*=[^=]"
+ADDED = r"\s*\+=|\.(append|appendleft|extend|add|insert|update|setdefault|put|put_nowait)\b|\[[^\]]*\]\s*=[^=]"
 
 
 class Name:
@@ -490,13 +502,13 @@ class Name:
                 found = self.in_dict(h, o)
                 if found:
                     return found
-            elif not isinstance(h, (list, tuple, set)) and vars_of(h) is not None:
+            elif not isinstance(h, (list, set)) and vars_of(h) is not None:
                 for name, value in vars_of(h).items():
                     if value is o:
-                        return self.attribute(type(h) if not isinstance(h, type) else h, name)
+                        return self.attribute(h, name)
         if depth:
             for h in holders:
-                if isinstance(h, (list, dict, tuple, collections.deque)):
+                if isinstance(h, (list, dict, collections.deque)):
                     name, file, line = self.of(h, depth - 1)
                     if name:
                         return name + "[...]", file, line
@@ -513,13 +525,14 @@ class Name:
         if "__name__" in d and "__spec__" in d and sys.modules.get(d["__name__"]) is not None:
             return self.with_line(name, file_of(sys.modules[d["__name__"]]))
         for h in self.holders(d):
-            if isinstance(h, type):
+            if isinstance(h, type) or vars_of(h) is d:
                 return self.attribute(h, name)
-            if vars_of(h) is d:
-                return self.attribute(type(h), name)
         return None
 
-    def attribute(self, owner, name):
+    def attribute(self, h, name):
+        owner = h if isinstance(h, type) else type(h)
+        if owner.__module__ in ("queue", "multiprocessing.queues"):  # the queue is the program's container
+            return self.of(h, 1)
         found, file, line = self.with_line(name, file_of(sys.modules.get(owner.__module__)))
         return f"{owner.__name__}.{found}", file, line
 
@@ -530,18 +543,6 @@ class Name:
         grows = re.compile(rf"\b{name_of}(\[[^\]]*\])*({ADDED}|\s*=\s*{name_of}\s*\+)")
         lines = [i for i, text in enumerate(linecache.getlines(file), 1) if grows.search(text)]
         return name, file, lines[0] if lines else 0
-
-
-def referrers(o):
-    """Returns the objects that refer to another. Some types make objects when the collector visits them. Before Python 3.12,
-    a collection that starts then breaks the search."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return gc.get_referrers(o)
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def file_of(module):
