@@ -75,6 +75,7 @@ def run(options, name, flags, command):
     if "\n{\n" not in "\n" + done.stdout:
         sys.exit(f"{name}: no answer\n{done.stderr[-2000:]}")
     answer = json.loads(done.stdout[done.stdout.index("{\n") :])
+    (out / "answer.json").write_text(json.dumps(answer))
     if answer["exit_code"] and not answer.get("ended"):
         return None, 0
     samples = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]

@@ -74,6 +74,9 @@ func (r *recorder) judged(kind string, series *memory.Series) *Report {
 	if r.epochs > 1 && kind != byTime {
 		out.PerEpoch = memory.Bytes(whole.Slope.Estimate * float64(r.steps[kind]) / float64(r.epochs))
 	}
+	for _, steps := range r.ends {
+		out.ends = append(out.ends, steps[kind])
+	}
 	out.Left, out.to = r.left, whole.To
 	r.decide(out, whole)
 	if out.Verdict == Leak && out.Left > 0 && out.PerHour > 0 {

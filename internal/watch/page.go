@@ -37,11 +37,7 @@ func (r *Report) HTML(w io.Writer) error {
 	var layers, counts []line
 	samples := r.series.Samples()
 	for i, s := range samples {
-		at := float64(s.Step)
-		if r.Unit == perMinute {
-			at = s.At.Sub(samples[0].At).Minutes()
-		}
-		x = append(x, at)
+		x = append(x, position(r.kind, s, samples[0]))
 		for _, v := range s.Values {
 			list := &layers
 			if v.Layer == memory.Anon && len(r.Shown()) == 1 {
@@ -66,7 +62,8 @@ func (r *Report) HTML(w io.Writer) error {
 			}
 		}
 	}
-	charts, err := json.Marshal(map[string]any{"x": x, "unit": r.Unit, "layers": layers, "counts": counts, "from": r.From})
+	charts, err := json.Marshal(map[string]any{"x": x, "unit": r.Unit, "layers": layers, "counts": counts, "from": r.From,
+		"epochs": r.ends})
 	if err != nil {
 		return fmt.Errorf("page: %w", err)
 	}

@@ -1,16 +1,20 @@
 "use strict";
 (() => {
 const charts = JSON.parse(document.getElementById("charts").textContent);
-// A line marks the end of the warm-up.
-const warmUp = u => {
-  const x = u.valToPos(charts.from, "x", true), box = u.bbox;
-  if (x <= box.left) return;
-  u.ctx.strokeStyle = color("soft");
-  u.ctx.setLineDash([6, 4]);
-  u.ctx.beginPath();
-  u.ctx.moveTo(x, box.top);
-  u.ctx.lineTo(x, box.top + box.height);
-  u.ctx.stroke();
+// Lines mark the end of the warm-up and, unless they are too many, those of the epochs.
+const epochs = (charts.epochs || []).length <= 40 ? charts.epochs || [] : [];
+const marks = u => {
+  const box = u.bbox;
+  for (const [at, dash] of [[charts.from, [6, 4]], ...epochs.map(e => [e, [1, 4]])]) {
+    const x = u.valToPos(at, "x", true);
+    if (x <= box.left || x > box.left + box.width) continue;
+    u.ctx.strokeStyle = color("soft");
+    u.ctx.setLineDash(dash);
+    u.ctx.beginPath();
+    u.ctx.moveTo(x, box.top);
+    u.ctx.lineTo(x, box.top + box.height);
+    u.ctx.stroke();
+  }
   u.ctx.setLineDash([]);
 };
 function lines(id, list, values, y, text) {
@@ -25,7 +29,7 @@ function lines(id, list, values, y, text) {
     key.style.background = `var(--l${i % 8})`;
     item.append(l.name + text(l));
   });
-  plot(holder, 300, {scales: {x: {time: false}}, axes: [axis(v => v), y], cursor: {y: false}, hooks: {draw: [warmUp]},
+  plot(holder, 300, {scales: {x: {time: false}}, axes: [axis(v => v), y], cursor: {y: false}, hooks: {draw: [marks]},
     series: [{}, ...list.map((_, i) => ({stroke: () => color("l" + i % 8), width: 1.5, points: {show: false}}))]},
     [charts.x, ...list.map(values)]);
 }

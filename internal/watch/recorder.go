@@ -25,6 +25,7 @@ type recorder struct {
 	last   time.Time // of a sample
 	epochs int
 	steps  map[string]int
+	ends   []map[string]int // the steps until the end of an epoch
 	peak   memory.Bytes
 	// left is what the program may still use, and measured the time when it was read.
 	left     memory.Bytes
@@ -156,7 +157,9 @@ func (r *recorder) marked(p *peer, m message) {
 	for kind, n := range m.Steps {
 		r.steps[kind] = max(r.steps[kind], r.before[kind]+n)
 	}
-	r.epochs = max(r.epochs, r.epochsBefore+m.Epochs)
+	if n := r.epochsBefore + m.Epochs; n > r.epochs {
+		r.epochs, r.ends = n, append(r.ends, maps.Clone(r.steps))
+	}
 	// At the end of the program, what the last step held may be free.
 	if *m.Mark == "" || !r.all && time.Since(r.last) < time.Second/mostMarks/2 {
 		p.answer(r.next(r.tree.sample(), *m.Mark == ""))

@@ -108,6 +108,7 @@ type Report struct {
 	Ended string `json:"ended,omitempty"`
 
 	kind     string
+	ends     []int // the steps at the ends of epochs
 	series   *memory.Series
 	to       float64  // the end of the judged part
 	python   bool     // whether a process has the probe of Python
