@@ -151,7 +151,7 @@ func (p *program) copyOutput(to io.Writer, from *os.File) {
 // graceful is the time between the signals SIGTERM and SIGKILL to a program that is ended.
 const graceful = 10 * time.Second
 
-// watch handles what happens until the program ends.
+// watch handles what happens until the program ends, or until it is ended. Processes that ran already are left alone.
 func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Signal) {
 	ticks := time.NewTicker(sampleEvery)
 	defer ticks.Stop()
@@ -160,7 +160,12 @@ func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Sign
 		within = time.After(p.o.Within)
 	}
 	end := func(why string) {
-		if p.ended == "" {
+		switch {
+		case p.ended != "":
+		case p.cmd == nil: // it goes on without watch
+			p.ended = why
+			close(p.exited)
+		default:
 			p.ended, kill = why, time.After(graceful)
 			p.signal(syscall.SIGTERM)
 			p.signalMembers(syscall.SIGTERM)
@@ -179,6 +184,8 @@ func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Sign
 			p.tick()
 			p.verify()
 			switch {
+			case p.cmd == nil && len(p.tree.members) == 0:
+				end("the process has ended")
 			case p.enough():
 				end(enoughSteps)
 			case p.sure():
@@ -196,6 +203,9 @@ func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Sign
 			end("watch was ended")
 			ctx = context.WithoutCancel(ctx)
 		case <-p.exited:
+			if p.cmd == nil {
+				return
+			}
 			if p.drain(l); p.ended != "" {
 				p.endMembers()
 			}
@@ -290,37 +300,13 @@ func (p *program) report() *Report {
 
 // Attach watches processes that run already, and their descendants, until they end, ctx ends, or the verdict is sure.
 func Attach(ctx context.Context, pids []int, o Options) (*Report, error) {
-	p := &program{o: o, recorder: newRecorder(o.Samples, pids...)}
-	p.sample(byTime)
-	if len(p.tree.members) == 0 {
+	p := &program{o: o, recorder: newRecorder(o.Samples, pids...), exited: make(chan struct{})}
+	if p.tree.sample(); len(p.tree.members) == 0 {
 		return nil, fmt.Errorf("%w: no process %v can be read", ErrNotFound, pids)
 	}
-	ticks := time.NewTicker(sampleEvery)
-	defer ticks.Stop()
-	var within <-chan time.Time
-	if o.Within > 0 {
-		within = time.After(o.Within)
-	}
-	done := func(why string) (*Report, error) {
-		p.ended = why
-		r := p.recorder.report()
-		r.PIDs, r.Ended, r.Exit = pids, why, -1
-		r.Processes = grown(p.tree.close())
-		return r, p.err
-	}
-	for {
-		select {
-		case <-ticks.C:
-			if p.tick(); len(p.tree.members) == 0 {
-				return done("the process has ended")
-			}
-			if p.sure() {
-				return done("the verdict is sure")
-			}
-		case <-within:
-			return done("the time is over")
-		case <-ctx.Done():
-			return done("watch was ended")
-		}
-	}
+	p.watch(ctx, &listener{}, nil)
+	report := p.report()
+	report.PIDs = pids
+	report.Processes = grown(p.tree.close())
+	return report, p.err
 }

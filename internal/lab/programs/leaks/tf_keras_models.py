@@ -22,7 +22,7 @@ def make():
 
 model = make()
 weights = model.get_weights()
-for _ in range(60 if mended else 20):
+for _ in range(60):
     if mended:
         model.set_weights(weights)
     else:
