@@ -46,8 +46,9 @@ var rules = []rule{
 		memory.KiB, 0,
 		"Make the dataset or the keras.utils.PyDataset once, before the loop: TensorFlow keeps each generator."},
 	{"function count", "functions made again", "tf.function", "tf.functions", 4 * memory.KiB, 0,
-		"Define the tf.function once, outside the loop, and call it with tensors. Compile a model once. model.predict makes " +
-			"functions for the pipeline of each array: in a loop, call model.predict_on_batch with inputs of equal shapes."},
+		"Define the tf.function once, outside the loop, and call it with tensors. Compile a model once. model.predict " +
+			"makes functions for the pipeline of each array: in a loop, call model.predict_on_batch with inputs of equal " +
+			"shapes."},
 	{"retrace count", "retracing", "trace", "traces", 2 * memory.KiB, 0,
 		"Pass tensors instead of Python numbers, as in tf.constant(step), and pad inputs to equal shapes, or use " +
 			"@tf.function(reduce_retracing=True) or an input_signature with None for sizes that vary."},

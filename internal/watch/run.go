@@ -57,8 +57,9 @@ type program struct {
 	marks    chan struct{} // a matching line of the output
 	exited   chan struct{}
 	ended    string
-	reported float64   // when Report was called, in seconds
-	next     time.Time // when the program is judged again
+	kill     <-chan time.Time // when a program that was ended must have exited
+	reported float64          // when Report was called, in seconds
+	next     time.Time        // when the program is judged again
 }
 
 // start starts the program. On a terminal it shares the process group, so that the keys of the terminal act on both.
@@ -151,32 +152,20 @@ func (p *program) copyOutput(to io.Writer, from *os.File) {
 // graceful is the time between the signals SIGTERM and SIGKILL to a program that is ended.
 const graceful = 10 * time.Second
 
-// watch handles what happens until the program ends, or until it is ended. Processes that ran already are left alone.
+// watch handles what happens until the program ends, or until it is ended.
 func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Signal) {
 	ticks := time.NewTicker(sampleEvery)
 	defer ticks.Stop()
-	var within, kill <-chan time.Time
+	var within <-chan time.Time
 	if p.o.Within > 0 {
 		within = time.After(p.o.Within)
-	}
-	end := func(why string) {
-		switch {
-		case p.ended != "":
-		case p.cmd == nil: // it goes on without watch
-			p.ended = why
-			close(p.exited)
-		default:
-			p.ended, kill = why, time.After(graceful)
-			p.signal(syscall.SIGTERM)
-			p.signalMembers(syscall.SIGTERM)
-		}
 	}
 	p.sample(byTime)
 	for {
 		select {
 		case m := <-l.messages:
 			if p.receive(m); p.enough() {
-				end(enoughSteps)
+				p.end(enoughSteps)
 			}
 		case <-p.marks:
 			p.recorder.mark()
@@ -185,22 +174,20 @@ func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Sign
 			p.verify()
 			switch {
 			case p.cmd == nil && len(p.tree.members) == 0:
-				end("the process has ended")
+				p.end("the process has ended")
 			case p.enough():
-				end(enoughSteps)
+				p.end(enoughSteps)
 			case p.sure():
-				end("the verdict is sure")
+				p.end("the verdict is sure")
 			}
 		case <-within:
-			end("the time is over")
+			p.end("the time is over")
 		case s := <-signals:
-			if !isTerminal(p.o.Stdin) || s != syscall.SIGINT && s != syscall.SIGQUIT { // the terminal sends them to both
-				p.signal(s.(syscall.Signal))
-			}
-		case <-kill:
+			p.pass(s.(syscall.Signal))
+		case <-p.kill:
 			p.signalMembers(syscall.SIGKILL)
 		case <-ctx.Done():
-			end("watch was ended")
+			p.end("watch was ended")
 			ctx = context.WithoutCancel(ctx)
 		case <-p.exited:
 			if p.cmd == nil {
@@ -211,6 +198,20 @@ func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Sign
 			}
 			return
 		}
+	}
+}
+
+// end ends the program. Processes that ran already go on without watch.
+func (p *program) end(why string) {
+	switch {
+	case p.ended != "":
+	case p.cmd == nil:
+		p.ended = why
+		close(p.exited)
+	default:
+		p.ended, p.kill = why, time.After(graceful)
+		p.signal(syscall.SIGTERM)
+		p.signalMembers(syscall.SIGTERM)
 	}
 }
 
@@ -243,6 +244,13 @@ func (p *program) endMembers() {
 		case <-time.After(sampleEvery):
 			p.tree.sample() // removes those that have ended
 		}
+	}
+}
+
+// pass passes a signal on, unless the terminal has sent it to the program as well.
+func (p *program) pass(s syscall.Signal) {
+	if !isTerminal(p.o.Stdin) || s != syscall.SIGINT && s != syscall.SIGQUIT {
+		p.signal(s)
 	}
 }
 
