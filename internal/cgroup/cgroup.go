@@ -78,8 +78,8 @@ func (c Controller) WorkingSet(fsys fs.FS) Amount {
 // Memory has the memory limits of a process: the lowest ones of its group and the parent groups.
 type Memory struct {
 	Limit Amount
-	// Left is the number of bytes until a limit is reached. It includes inactive file pages, which
-	// the kernel drops first.
+	// Left is the number of bytes until a limit is reached. It includes file pages, active ones as well, since
+	// the kernel drops them before it kills a process.
 	Left Amount
 }
 
@@ -91,7 +91,8 @@ func ReadMemory(fsys fs.FS, pid string) (m Memory) {
 		if limit := amount(fsys, path.Join(dir, limitFile)); limit.Known() {
 			m.Limit = least(m.Limit, limit)
 			if used := amount(fsys, path.Join(dir, usedFile)); used.Known() {
-				held := max(used.Bytes-number(field(stat, inactive)), 0)
+				active := strings.Replace(inactive, "inactive", "active", 1)
+				held := max(used.Bytes-number(field(stat, inactive))-number(field(stat, active)), 0)
 				m.Left = least(m.Left, Amount{max(limit.Bytes-held, 0), limit.File})
 			}
 		}

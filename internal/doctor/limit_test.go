@@ -30,8 +30,8 @@ func TestMemoryLimit(t *testing.T) {
 		{"version 2, in a container's own namespace", tree{
 			"/proc/self/cgroup": "0::/\n", "/proc/self/mountinfo": mountV2,
 			"/sys/fs/cgroup/memory.max": "4294967296\n", "/sys/fs/cgroup/memory.current": "2147483648\n",
-			"/sys/fs/cgroup/memory.stat": "anon 1\ninactive_file 1073741824\n",
-		}, Check{Found: "4.0 GiB, of which 3.0 GiB are left (/sys/fs/cgroup/memory.max)"}},
+			"/sys/fs/cgroup/memory.stat": "anon 1\ninactive_file 1073741824\nactive_file 536870912\n",
+		}, Check{Found: "4.0 GiB, of which 3.5 GiB are left (/sys/fs/cgroup/memory.max)"}},
 		{"version 2, the parent's limit is lower", tree{
 			"/proc/self/cgroup": "0::/jobs/train\n", "/proc/self/mountinfo": mountV2,
 			"/sys/fs/cgroup/jobs/train/memory.max": "8589934592\n", "/sys/fs/cgroup/jobs/train/memory.current": "1073741824\n",
