@@ -34,6 +34,10 @@ const leastRetained = time.Minute
 // leastMinutes is the time in which a program without steps may still start.
 const leastMinutes = 5
 
+// leastUnexplained is the time in which a program without steps must grow to be a leak that nothing explains, in
+// minutes. Arrays that a program fills or reads at its start grow for shorter.
+const leastUnexplained = 3.0 / 60
+
 // judgedLayers are the layers whose growth is a leak.
 var judgedLayers = []memory.Layer{total, memory.Anon, memlayer.Shared, memlayer.Swap}
 
@@ -55,6 +59,7 @@ func (r *recorder) judged(kind string, series *memory.Series) *Report {
 	out := &Report{Unit: unit(kind), Steps: r.steps[kind], Epochs: r.epochs, Samples: series.Total(), Peak: r.peak,
 		Seconds: time.Since(r.began).Seconds(), kind: kind, series: series}
 	criteria := criteria(series, kind)
+	budget := criteria.Budget
 	whole := judge(series, criteria)
 	out.Slope, out.From = whole.Slope, whole.From
 	for _, layer := range judgedLayers {
@@ -78,7 +83,7 @@ func (r *recorder) judged(kind string, series *memory.Series) *Report {
 		out.ends = append(out.ends, steps[kind])
 	}
 	out.Left, out.to = r.left, whole.To
-	r.decide(out, whole)
+	r.decide(out, whole, budget)
 	if out.Verdict == Leak && out.Left > 0 && out.PerHour > 0 {
 		out.GoneSeconds = float64(out.Left) / float64(out.PerHour) * 3600
 	}
@@ -122,8 +127,8 @@ const (
 	irregular = "the growth is irregular, and nothing explains it; buffers that fill look so at first"
 )
 
-// decide decides the verdict by the curve of the memory, and by what explains its growth.
-func (r *recorder) decide(out *Report, v memory.Verdict) {
+// decide decides the verdict by the curve of the memory, the growth that is no leak, and what explains the growth.
+func (r *recorder) decide(out *Report, v memory.Verdict, budget memory.Bytes) {
 	slope, curve := v.Slope, verdict(v)
 	grows := curve == Leak || curve == Undecided && slope.Low > float64(v.Budget)
 	slight := slightGrowth * float64(v.Level) / max(v.To-v.From, 1e-9)
@@ -136,7 +141,7 @@ func (r *recorder) decide(out *Report, v memory.Verdict) {
 		out.slight(v)
 	case curve == Leak && !r.counted(out, v) && !r.kept(out, slope.Estimate, false):
 		r.unexplained(out, v)
-	case curve == Level && out.short(v) && slope.Low > float64(minuteBudget):
+	case curve == Level && out.short(v) && (slope.Low > float64(minuteBudget) || slope.High > float64(budget)):
 		out.undecided(mayStart)
 	case v.Kind == memory.Plateau || v.Kind == memory.Jump:
 		out.fills(v)
@@ -155,7 +160,7 @@ func (r *recorder) unexplained(out *Report, v memory.Verdict) {
 	switch {
 	case out.Cause != keptInPython && v.Slope.High-v.Slope.Low > 2*regular*v.Slope.Estimate:
 		out.undecided(irregular)
-	case out.Cause == unknown && out.short(v) && len(r.peers) > 0 && loads(v):
+	case out.short(v) && (v.To-v.From < leastUnexplained || len(r.peers) > 0 && loads(v)):
 		out.undecided(mayStart)
 	}
 }

@@ -152,11 +152,11 @@ func TestWatchLevel(t *testing.T) {
 }
 
 func TestWatchWithoutProbe(t *testing.T) {
-	r, out := run(t, Options{}, python(t), "-I", "testdata/grows.py", "400")
+	r, out := run(t, Options{}, python(t), "-I", "testdata/grows.py", "700")
 	assert.Equal(t, Leak, r.Verdict)
 	assert.Equal(t, perMinute, r.Unit)
 	assert.Contains(t, strings.Join(r.Notes, "\n"), "No process has a probe")
-	assert.Contains(t, out, "round 399\n")
+	assert.Contains(t, out, "round 699\n")
 }
 
 func TestWatchMarksOfOutput(t *testing.T) {
@@ -325,12 +325,12 @@ func TestWatchMallocDecides(t *testing.T) {
 
 // Memory that grows during a few seconds is not called level, nor a leak while a program with a probe loads packages.
 func TestWatchShortGrowth(t *testing.T) {
-	growing := func(each, files memory.Bytes) *recorder {
+	growing := func(samples int, each, files memory.Bytes) *recorder {
 		r := newRecorder(nil, os.Getpid())
 		t.Cleanup(func() { r.tree.close() })
 		r.series[byTime] = &memory.Series{}
 		began := time.Now()
-		for i := range 60 {
+		for i := range samples {
 			s := memory.Sample{At: began.Add(time.Duration(i) * 100 * time.Millisecond)}
 			s.Set(total, memory.Known(memory.GiB+memory.Bytes(i)*each))
 			s.Set(memlayer.File, memory.Known(memory.GiB+memory.Bytes(i)*files))
@@ -338,11 +338,12 @@ func TestWatchShortGrowth(t *testing.T) {
 		}
 		return r
 	}
-	report := growing(50*memory.KiB, 0).report()
+	report := growing(60, 50*memory.KiB, 0).report()
 	assert.Equal(t, Undecided, report.Verdict)
 	assert.Contains(t, report.Reason(), "5 minutes")
+	assert.Equal(t, Undecided, growing(25, 5*memory.MiB, 0).report().Verdict)
 	for files, verdict := range map[memory.Bytes]string{0: Leak, memory.MiB: Undecided} {
-		r := growing(5*memory.MiB, files)
+		r := growing(60, 5*memory.MiB, files)
 		assert.Equal(t, Leak, r.report().Verdict)
 		r.peers = []*peer{{}}
 		assert.Equal(t, verdict, r.report().Verdict)
@@ -422,7 +423,8 @@ func TestDecide(t *testing.T) {
 			p.Steps = nil
 		}
 		out := &Report{kind: "train", series: series, Unit: "training step", Layers: []Layer{{}, {}}}
-		r.decide(out, memory.Verdict{Kind: memory.Leak, Slope: c.slope, To: 100, Level: 110 * memory.MiB, Trends: c.trends})
+		v := memory.Verdict{Kind: memory.Leak, Slope: c.slope, To: 100, Level: 110 * memory.MiB, Trends: c.trends}
+		r.decide(out, v, stepBudget)
 		assert.Equal(t, c.verdict, out.Verdict)
 		assert.Equal(t, c.verdict, out.Layers[0].Verdict)
 		assert.Equal(t, c.is, out.Cause)
