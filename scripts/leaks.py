@@ -16,6 +16,7 @@ import subprocess
 import sys
 
 RISES = 0.7
+ENV = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 LEVEL = {"verdict": "level", "cause": ""}
 VERSION = """import importlib.metadata as m
 print(*(d.version for name in ("tensorflow", "tensorflow-cpu") for d in m.distributions(name=name)))"""
@@ -38,7 +39,7 @@ def begin():
 
 def compare():
     now, last = held()
-    most = last.compare_to(first[1], "lineno")[0]
+    most = max(last.compare_to(first[1], "lineno"), key=lambda s: s.size_diff)
     f = most.traceback[0]
     print(f"TRACED {os.path.basename(f.filename)}:{f.lineno} {most.size_diff >> 10} KiB of {now - first[0] >> 10}", flush=True)
     os._exit(0)
@@ -53,7 +54,7 @@ compare()"""
 def traced(options, seconds, command):
     """Returns the line that tracemalloc shows."""
     code = [options.python, "-c", TRACE, str(seconds), *command]
-    out = subprocess.run(code, check=False, capture_output=True, text=True).stdout
+    out = subprocess.run(code, check=False, capture_output=True, text=True, env=ENV).stdout
     return next((line for line in out.splitlines() if line.startswith("TRACED")), "TRACED nothing: the program failed")
 
 
@@ -70,8 +71,7 @@ def run(options, name, flags, command):
     """Returns the answer of watch and the share of rises; None if the program fails, as without its packages."""
     out = options.out / name.replace(" ", "-")
     watch = [options.steadyfit, "watch", "--json", "--out", str(out), *options.flag, *flags, "--", options.python, *command]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run(watch, check=False, capture_output=True, text=True, env=env)
+    done = subprocess.run(watch, check=False, capture_output=True, text=True, env=ENV)
     if "\n{\n" not in "\n" + done.stdout:
         sys.exit(f"{name}: no answer\n{done.stderr[-2000:]}")
     answer = json.loads(done.stdout[done.stdout.index("{\n") :])

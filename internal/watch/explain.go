@@ -116,9 +116,13 @@ func (r *recorder) counted(out *Report, v memory.Verdict) bool {
 	return false
 }
 
-// apart reports whether the memory grows between the events of a count as much as with them.
+// apart reports whether the memory grows between the events of a count as much as with them. Counts of the probe are
+// those of the last mark, so it does not tell by time.
 func apart(r *Report, v memory.Verdict, count memory.Layer) bool {
 	const part, asMuch = 0.25, 0.7
+	if r.kind == byTime {
+		return false
+	}
 	samples := r.series.Samples()
 	var grown, width float64
 	for i, s := range samples[1:] {
@@ -128,7 +132,8 @@ func apart(r *Report, v memory.Verdict, count memory.Layer) bool {
 			width += at - from
 		}
 	}
-	return width > part*(v.To-v.From) && grown > asMuch*v.Slope.Estimate*width
+	ratio := grown / max(v.Slope.Estimate*width, 1e-9)
+	return width > part*(v.To-v.From) && ratio > asMuch && ratio < 1/asMuch
 }
 
 // often says how often something happens.
@@ -220,7 +225,8 @@ func (r *recorder) kept(out *Report, slope float64, own bool) bool {
 		if out.kind == byTime {
 			more, span = last.Length-first.Length, last.at.Sub(first.at).Minutes()
 		}
-		if span <= 0 || last.Own != own || last.search < key.of.searches-1 { // it does not grow any more
+		gone := key.of.ended && key.of != r.main
+		if span <= 0 || last.Own != own || gone || last.search < key.of.searches-1 { // it does not grow any more
 			continue
 		}
 		elements := float64(more) / span
@@ -243,17 +249,22 @@ func (r *recorder) kept(out *Report, slope float64, own bool) bool {
 		out.name(slices.MinFunc(agree, func(a, b part) int {
 			return cmp.Compare(math.Abs(math.Log(a.share)), math.Abs(math.Log(b.share)))
 		}))
+		return true
 	case together >= agreesFrom:
-		most := slices.MaxFunc(small, func(a, b part) int { return cmp.Compare(a.share, b.share) })
-		out.name(most)
+		slices.SortFunc(small, func(a, b part) int { return cmp.Compare(b.share, a.share) })
+		out.name(small[0])
 		out.Why.Share = min(together, 1)
-		out.Why.Evidence += fmt.Sprintf("; %d more containers grow, and all together explain it", len(small)-1)
+		var others []string
+		for _, p := range small[1:] {
+			others = append(others, p.named())
+		}
+		out.Why.Evidence += fmt.Sprintf("; together with %s it explains the growth", texts.Some(others))
 		return true
 	}
 	for _, p := range small {
 		out.suspect(p)
 	}
-	return len(agree) > 0
+	return false
 }
 
 // name makes a container the cause.
@@ -268,7 +279,7 @@ func (r *Report) name(p part) {
 		what = "arrays"
 	}
 	r.Cause = fmt.Sprintf("%s kept in a %s in Python", what, p.Type)
-	r.Why = &Cause{Share: min(p.share, 1), Variable: p.Name,
+	r.Why = &Cause{Share: min(p.share, 1), Variable: p.Name, container: true,
 		Evidence: fmt.Sprintf("%s has %d elements, %.3g more per %s; each is a %s of about %v", p.named(), p.Length,
 			p.perStep, r.Unit, p.Holds, memory.Bytes(p.Bytes)),
 		Change: "Keep only what is needed later, such as float(loss) instead of a tensor, and drop or write out the rest."}

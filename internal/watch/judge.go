@@ -80,7 +80,9 @@ func (r *recorder) judged(kind string, series *memory.Series) *Report {
 		out.PerEpoch = memory.Bytes(whole.Slope.Estimate * float64(r.steps[kind]) / float64(r.epochs))
 	}
 	for _, steps := range r.ends {
-		out.ends = append(out.ends, steps[kind])
+		if n := steps[kind]; n > 0 && kind != byTime {
+			out.ends = append(out.ends, n)
+		}
 	}
 	out.Left, out.to = r.left, whole.To
 	r.decide(out, whole, budget)
@@ -146,19 +148,25 @@ func (r *recorder) decide(out *Report, v memory.Verdict, budget memory.Bytes) {
 	case v.Kind == memory.Plateau || v.Kind == memory.Jump:
 		out.fills(v)
 	}
-	out.Layers[0].Verdict = out.Verdict
-	for i := range out.Layers {
-		if out.Verdict == Level {
-			out.Layers[i].Verdict = Level
+	out.agree()
+}
+
+// agree makes the verdicts of the layers agree with that of the program.
+func (r *Report) agree() {
+	for i := range r.Layers {
+		l := &r.Layers[i]
+		if r.Verdict == Level && l.Verdict != Level || r.Verdict == Undecided && l.Verdict == Leak {
+			l.Verdict, l.Text = r.Verdict, "no clear leak: "+r.rate(l.Slope)
 		}
 	}
+	r.Layers[0].Verdict = r.Verdict
 }
 
 // unexplained decides about growth that no count and no container explains.
 func (r *recorder) unexplained(out *Report, v memory.Verdict) {
 	out.Cause, out.Why = attribute(v, out.Unit)
 	switch {
-	case out.Cause != keptInPython && v.Slope.High-v.Slope.Low > 2*regular*v.Slope.Estimate:
+	case (out.Cause == unknown || out.Cause == keptByMalloc) && v.Slope.High-v.Slope.Low > 2*regular*v.Slope.Estimate:
 		out.undecided(irregular)
 	case out.short(v) && (v.To-v.From < leastUnexplained || len(r.peers) > 0 && loads(v)):
 		out.undecided(mayStart)
@@ -177,11 +185,15 @@ func loads(v memory.Verdict) bool {
 // undecided makes the verdict undecided.
 func (r *Report) undecided(reason string) {
 	r.Verdict, r.Cause, r.Why = Undecided, "", nil
-	r.Layers[0].Text = reason + ": " + r.rate(r.Slope)
+	r.Layers[0].Verdict, r.Layers[0].Text = Undecided, reason+": "+r.rate(r.Slope)
 }
 
 // slight makes the verdict level although the memory may have grown a little.
 func (r *Report) slight(v memory.Verdict) {
+	if r.short(v) && v.Slope.Low > float64(minuteBudget) {
+		r.undecided(mayStart)
+		return
+	}
 	r.Verdict = Level
 	grown := memory.Bytes(v.Slope.Estimate * (v.To - v.From))
 	if grown < memory.MiB {
@@ -298,7 +310,7 @@ func verdict(v memory.Verdict) string {
 // sure reports whether more samples are unlikely to change the answer.
 func (r *Report) sure() bool {
 	vague := r.Cause == unknown || r.Cause == keptByMalloc || r.Cause == keptInPython
-	if r.Verdict == Leak && !vague && r.Why.Variable == "" {
+	if r.Verdict == Leak && !vague && !r.Why.container {
 		return r.Samples >= 3*leastSamples
 	}
 	small, least := memory.Bytes(stepBudget), 20.0

@@ -25,7 +25,11 @@ var pageTemplate = uplot.Template(assets, template.FuncMap{
 type page struct {
 	*Report
 	Charts template.JS
+	Ends   bool // whether the curves have lines at the ends of epochs
 }
+
+// mostEnds is the maximum number of epochs whose ends the page shows.
+const mostEnds = 40
 
 // HTML writes the report as one file that loads nothing.
 func (r *Report) HTML(w io.Writer) error {
@@ -62,12 +66,16 @@ func (r *Report) HTML(w io.Writer) error {
 			}
 		}
 	}
+	ends := r.ends
+	if len(ends) > mostEnds {
+		ends = nil
+	}
 	charts, err := json.Marshal(map[string]any{"x": x, "unit": r.Unit, "layers": layers, "counts": counts, "from": r.From,
-		"epochs": r.ends})
+		"epochs": ends})
 	if err != nil {
 		return fmt.Errorf("page: %w", err)
 	}
-	return uplot.Write(w, pageTemplate, page{r, template.JS(charts)}) // json.Marshal escapes <, > and &
+	return uplot.Write(w, pageTemplate, page{r, template.JS(charts), len(ends) > 0}) // json.Marshal escapes <, > and &
 }
 
 // shown reports whether the page has a curve of a layer.

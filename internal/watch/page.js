@@ -1,11 +1,10 @@
 "use strict";
 (() => {
 const charts = JSON.parse(document.getElementById("charts").textContent);
-// Lines mark the end of the warm-up and, unless they are too many, those of the epochs.
-const epochs = (charts.epochs || []).length <= 40 ? charts.epochs || [] : [];
+// Lines mark the end of the warm-up and those of the epochs.
 const marks = u => {
   const box = u.bbox;
-  for (const [at, dash] of [[charts.from, [6, 4]], ...epochs.map(e => [e, [1, 4]])]) {
+  for (const [at, dash] of [[charts.from, [6, 4]], ...(charts.epochs || []).map(e => [e, [1, 4]])]) {
     const x = u.valToPos(at, "x", true);
     if (x <= box.left || x > box.left + box.width) continue;
     u.ctx.strokeStyle = color("soft");

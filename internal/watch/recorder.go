@@ -25,7 +25,7 @@ type recorder struct {
 	last   time.Time // of a sample
 	epochs int
 	steps  map[string]int
-	ends   []map[string]int // the steps until the end of an epoch
+	ends   []map[string]int // the steps at the first mark after the end of an epoch
 	peak   memory.Bytes
 	// left is what the program may still use, and measured the time when it was read.
 	left     memory.Bytes

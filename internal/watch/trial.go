@@ -176,7 +176,7 @@ func (r *Report) decisive() (from, to float64) {
 		for _, s := range samples[:n] {
 			first.series[r.kind].Append(&s)
 		}
-		v := first.report()
+		v := first.judged(r.kind, first.series[r.kind])
 		if n >= 2*leastSamples && v.Verdict == Leak && v.Slope.High-v.Slope.Low < v.Slope.Estimate/5 && v.From < v.to/2 {
 			return v.From, v.to
 		}

@@ -108,7 +108,7 @@ type Report struct {
 	Ended string `json:"ended,omitempty"`
 
 	kind     string
-	ends     []int // the steps at the ends of epochs
+	ends     []int // the steps at the first marks after the ends of epochs
 	series   *memory.Series
 	to       float64  // the end of the judged part
 	python   bool     // whether a process has the probe of Python
@@ -156,4 +156,6 @@ type Cause struct {
 	Change string `json:"change,omitempty"`
 	// Share is the part of the growth that the cause explains, between 0 and 1; 0 if it is not known.
 	Share float64 `json:"share,omitempty"`
+
+	container bool // whether it is a container that grows
 }

@@ -341,6 +341,7 @@ func TestWatchShortGrowth(t *testing.T) {
 	report := growing(60, 50*memory.KiB, 0).report()
 	assert.Equal(t, Undecided, report.Verdict)
 	assert.Contains(t, report.Reason(), "5 minutes")
+	assert.Equal(t, Undecided, growing(200, 150*memory.KiB, 0).report().Verdict)
 	assert.Equal(t, Undecided, growing(25, 5*memory.MiB, 0).report().Verdict)
 	for files, verdict := range map[memory.Bytes]string{0: Leak, memory.MiB: Undecided} {
 		r := growing(60, 5*memory.MiB, files)
@@ -409,13 +410,17 @@ func TestDecide(t *testing.T) {
 	}{
 		{line, nil, 0, Leak, unknown},
 		{wide, nil, 0, Undecided, ""},
+		{wide, []memory.Trend{{Layer: "python block count", Slope: memory.Interval{Estimate: 1000, Low: 900, High: 1100}}}, 0,
+			Leak, keptInPython},
 		{wide, []memory.Trend{{Layer: "model count", Slope: each}}, 0, Leak, "models built again"},
 		{line, []memory.Trend{{Layer: "dataset count", Slope: memory.Interval{Estimate: 0.1, Low: 0.1, High: 0.1}}}, 0, Leak,
 			unknown},
 		{line, nil, 1, Leak, unknown},
 		{wide, nil, 3, Leak, "objects kept in a list in Python"},
 	} {
-		r, p := newRecorder(nil), &peer{}
+		p := &peer{}
+		r := newRecorder(nil)
+		r.main = p
 		for i := range c.lists {
 			r.follow(container{ID: int64(i), Type: "list", Own: true, Length: 100, Bytes: 20 * 1024}, p)
 			p.Steps = map[string]int{"train": 100}

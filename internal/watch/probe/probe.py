@@ -308,8 +308,12 @@ malloc = Mallinfo()
 # Containers
 
 
+# key is like id for types, and an audit hook of the program does not see it.
+key = object.__hash__
+
+
 def select(get, of, test):
-    """Returns the objects of get(of) for which test(id(type)) is true.
+    """Returns the objects of get(of) for which test(key(type)) is true.
 
     The objects may include a tuple that another thread has not completed. CPython cannot complete a tuple to which there is
     a second reference (python/cpython#59313). So no other thread may run before such a tuple is left out: all of the
@@ -320,7 +324,7 @@ def select(get, of, test):
     try:
         chain, partial = itertools.chain.from_iterable, functools.partial
         twice = chain(map(itertools.repeat, map(get, (of,)), (2,)))  # the same list, for compress and for its selectors
-        selectors = map(partial(map, test), map(partial(map, id), map(partial(map, type), twice)))
+        selectors = map(partial(map, test), map(partial(map, key), map(partial(map, type), twice)))
         found = list(chain(map(itertools.compress, twice, selectors)))
         found[:] = [o for o in found if o is not found]
         return found
@@ -331,7 +335,7 @@ def select(get, of, test):
 
 def referrers(o):
     """Returns the objects that refer to another, but for tuples."""
-    return select(gc.get_referrers, o, id(tuple).__ne__)
+    return select(gc.get_referrers, o, key(tuple).__ne__)
 
 
 def containers():
@@ -341,16 +345,18 @@ def containers():
     has them.
     """
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-    kinds = {id(t) for t in (list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict)}
+    kinds = {key(t) for t in (list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict)}
     modules = [vars(m) for m in list(sys.modules.values()) if type(m) is type(sys) and own(file_of(m) or "<")]
     values = [v for m in modules for v in list(m.values())]
-    classes = {id(c) for c in values if isinstance(c, type) and own(file_of(sys.modules.get(c.__module__)) or "<")}
-    found = select(gc.get_objects, None, {id(tensor), *kinds, *classes}.__contains__)
+    classes = {key(c) for c in values if isinstance(c, type) and own(file_of(sys.modules.get(c.__module__)) or "<")}
+    found = select(gc.get_objects, None, {key(tensor), *kinds, *classes}.__contains__)
     for o in found:
-        if id(type(o)) in classes:
-            values += (vars_of(o) or {}).values()
+        if key(type(o)) in classes:
+            for v in gc.get_referents(o):  # __dict__ would make a dict that the object may not have
+                values.append(v)
+                values += v.values() if type(v) is dict else ()
     return (
-        [o for o in found if id(type(o)) in kinds] + [v for v in values if type(v) is dict and not gc.is_tracked(v)],
+        [o for o in found if key(type(o)) in kinds] + [v for v in values if type(v) is dict and not gc.is_tracked(v)],
         [o for o in found if type(o) is tensor and o.grad_fn is not None],
     )
 
@@ -396,7 +402,7 @@ class Snapshots:
     def find(self, steps, least):
         """Returns the containers that have grown in least snapshots."""
         lengths, grown, (objects, tensors) = {}, [], containers()
-        mine = {id(objects), id(tensors), id(lengths), id(self.lengths), id(self.growing), id(places), id(missed)}
+        mine = {id(lengths), id(grown), id(self.lengths), id(self.growing), id(places), id(missed)}
         shortest = SHORT if len(objects) < MANY else LONG
         for o in objects:
             n = len(o)
@@ -413,9 +419,12 @@ class Snapshots:
         self.growing = before
         out = []
         for o in grown:
+            try:
+                each, holds = self.size_of_some(o)
+            except (ArithmeticError, LookupError, RuntimeError, StopIteration):
+                continue  # another thread has changed it
             g = before.setdefault(id(o), [self.lengths[id(o)], dict(self.steps), 0, None])
             g[2] += 1
-            each, holds = self.size_of_some(o)
             out.append((each * (len(o) - g[0]), o, g, each, holds, type(o).__name__, len(o)))
         if nodes and nodes > self.lengths.get(GRAPH, nodes):
             g = before.setdefault(GRAPH, [self.lengths[GRAPH], dict(self.steps), 0, None])
@@ -426,7 +435,7 @@ class Snapshots:
         del grown
         for c in out:
             if c[2][3] is None:
-                c[2][3] = Name({id(out), *map(id, out)}).of(c[1])
+                c[2][3] = Name().of(c[1])
         return [self.described(*c) for c in out]
 
     @staticmethod
@@ -485,8 +494,8 @@ ADDED = r"\s*\+=|\.(append|appendleft|extend|add|insert|update|setdefault|put|pu
 class Name:
     """Finds the variable that holds a container."""
 
-    def __init__(self, mine):
-        self.mine, self.searches = mine, 10  # each goes through all objects
+    def __init__(self):
+        self.mine, self.searches = set(), 10  # each goes through all objects
 
     def of(self, o, depth=3):
         for f in frames():
@@ -503,12 +512,12 @@ class Name:
                 if found:
                     return found
             elif not isinstance(h, (list, set)) and vars_of(h) is not None:
-                for name, value in vars_of(h).items():
+                for name, value in list(vars_of(h).items()):
                     if value is o:
                         return self.attribute(h, name)
         if depth:
             for h in holders:
-                if isinstance(h, (list, dict, collections.deque)):
+                if isinstance(h, (list, dict, tuple, collections.deque)):
                     name, file, line = self.of(h, depth - 1)
                     if name:
                         return name + "[...]", file, line
@@ -519,7 +528,7 @@ class Name:
         return [h for h in referrers(o) if id(h) not in self.mine] if self.searches >= 0 else []
 
     def in_dict(self, d, o):
-        name = next((k for k, v in d.items() if v is o and isinstance(k, str)), None)
+        name = next((k for k, v in list(d.items()) if v is o and isinstance(k, str)), None)
         if name is None:
             return None
         if "__name__" in d and "__spec__" in d and sys.modules.get(d["__name__"]) is not None:
@@ -531,8 +540,8 @@ class Name:
 
     def attribute(self, h, name):
         owner = h if isinstance(h, type) else type(h)
-        if owner.__module__ in ("queue", "multiprocessing.queues"):  # the queue is the program's container
-            return self.of(h, 1)
+        if owner.__module__ == "queue":  # it is the program's container, and does not grow for ever if it has a size
+            return ("", "", 0) if vars_of(h).get("maxsize", 0) > 0 else self.of(h, 1)
         found, file, line = self.with_line(name, file_of(sys.modules.get(owner.__module__)))
         return f"{owner.__name__}.{found}", file, line
 
@@ -576,13 +585,15 @@ def variable(f, o):
 
 
 def hidden():
-    """Returns the innermost function of the program, with the line that makes a container longer if there is one."""
+    """Returns the innermost function of the program if it makes a container longer, with the line if there is one."""
     code = next((f.f_code for f in frames() if f.f_code.co_flags & 1), None)
     if code is None:
         return "", "", 0
     last = max(line for _, _, line in code.co_lines() if line)
     body = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
     lines = [i for i, text in enumerate(body, code.co_firstlineno) if re.search(rf"\w({ADDED})", text)]
+    if not lines:
+        return "", "", 0
     return f"a variable of {code.co_name}", code.co_filename, lines[0] if len(lines) == 1 else 0
 
 
