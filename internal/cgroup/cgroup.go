@@ -78,8 +78,7 @@ func (c Controller) WorkingSet(fsys fs.FS) Amount {
 // Memory has the memory limits of a process: the lowest ones of its group and the parent groups.
 type Memory struct {
 	Limit Amount
-	// Left is the number of bytes until a limit is reached. It includes file pages, active ones as well, since
-	// the kernel drops them before it kills a process.
+	// Left is the number of bytes until a limit is reached, file pages included, since the kernel drops them first.
 	Left Amount
 }
 
