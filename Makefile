@@ -220,6 +220,21 @@ results: runtime build ## measure docs/results/PLAN.json.gz again, and with PLAN
 	bin/steadyfit report --thin docs/results/$(PLAN).json.gz out/$(PLAN)/matrix.json
 	@if [ $(PLAN) = matrix ]; then cp out/matrix/report.html docs/results/; fi
 
+# The versions of TensorFlow of docs/leaks. Each has a Python environment of its own; the last one has PyTorch, too.
+LEAK_VERSIONS ?= 2.16.2 2.17.1 2.18.1 2.19.1 2.20.0 2.21.0
+
+.PHONY: leak-book
+leak-book: build ## run the programs of docs/leaks twice with each of LEAK_VERSIONS, and make the pages again (2 hours)
+	@set -e; for v in $(LEAK_VERSIONS); do env=.runtime/leaks/$$v; out=out/leaks/$$v; \
+	if [ ! -e $$env/made ]; then $(PYTHON) -m venv --clear $$env; \
+	$$env/bin/python -m pip install -q tensorflow-cpu==$$v keras==3.15.1; \
+	$$env/bin/python -m pip install -q --no-deps tf_keras==$${v%.*}.*; \
+	if [ $$v = $(lastword $(LEAK_VERSIONS)) ]; then \
+	$$env/bin/python -m pip install -q --extra-index-url https://download.pytorch.org/whl/cpu torch; fi; touch $$env/made; fi; \
+	for run in 1 2; do echo "TensorFlow $$v, run $$run"; \
+	$(PYTHON) scripts/leaks.py --python $$env/bin/python --steadyfit bin/steadyfit --flag=--until-sure --out $$out/$$run || true; done; \
+	$(PYTHON) scripts/leak_book.py --python $$env/bin/python --add $$out/1 $$out/2; done
+
 ##@ GPUs and images
 
 # The folder of a TensorFlow with GPU support, in place of the one of runtime-gpu.

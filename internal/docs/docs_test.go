@@ -277,7 +277,7 @@ func goNames(t *testing.T) map[string]bool {
 // documents returns the checked files, relative to the root.
 func documents(t *testing.T) []string {
 	found := []string{"README.md", "CONTRIBUTING.md"}
-	for _, kind := range []string{"tutorial", "how-to", "questions", "reference", "explanation"} {
+	for _, kind := range []string{"tutorial", "how-to", "questions", "leaks", "reference", "explanation"} {
 		pages, err := filepath.Glob(filepath.Join(root, "docs", kind, "*.md"))
 		require.NoError(t, err)
 		require.NotEmpty(t, pages)

@@ -1,6 +1,6 @@
 """Models of Keras 2 are made and trained in a loop.
 
-Report: https://github.com/keras-team/tf-keras/issues/286 (2023), clear_session does not give the memory back.
+Report: https://github.com/keras-team/tf-keras/issues/286 (2023), clear_session of Keras 2 does not give the memory back.
 Leaks: what TensorFlow traced for each model stays.
 Mended: one model is trained again from its first weights.
 """

@@ -2,7 +2,7 @@
 
 Report: https://github.com/MoonshotAI/Kimi-Audio/issues/117 (2025), lru_cache(maxsize=None) keeps all training data.
 Leaks: the cache has no limit.
-Mended: it has one.
+Mended: the cache has a limit.
 """
 
 import functools
