@@ -335,6 +335,9 @@ func (r *recorder) place(what string) (where, name, detail string) {
 	return placeText(most.File, most.Line), most.Name, most.Detail
 }
 
+// known reports whether the probe of Python makes steps of a kind.
+func known(kind string) bool { return slices.Contains(kinds, kind) }
+
 func placeText(file string, line int) string {
 	if line == 0 {
 		return file
@@ -354,14 +357,9 @@ func (r *recorder) note(out *Report, kind string) {
 	case kind == byTime && len(r.steps) > 0:
 		out.Notes = append(out.Notes, "Too few steps have a sample, so time counts instead.")
 	case kind == byTime:
-		out.Notes = append(out.Notes, "No steps were seen, so time counts instead.")
+		out.Notes = append(out.Notes, "No steps were seen, so time counts instead. --mark makes lines of the output steps.")
 	}
-	if r.main != nil && len(r.main.Missed) > 0 {
-		out.Notes = append(out.Notes, "The probe could not follow all of the program: "+texts.Some(r.main.Missed))
-	}
-	if out.Cause == keptInPython || out.Cause == keptByMalloc || out.Cause == unknown {
-		out.Notes = append(out.Notes, out.suspects[:min(len(out.suspects), 3)]...)
-	}
+	r.noteCause(out)
 	if len(r.before) > 0 {
 		out.Notes = append(out.Notes, "The steps are those of several processes, one after the other.")
 	}
@@ -374,5 +372,19 @@ func (r *recorder) note(out *Report, kind string) {
 	}
 	if out.Verdict == Undecided {
 		out.Notes = append(out.Notes, "Let the program run longer.")
+	}
+}
+
+// noteCause adds what limits the search for a cause.
+func (r *recorder) noteCause(out *Report) {
+	if python, _ := r.injected(); python && out.Cause == unknown && !slices.ContainsFunc(r.kinds(), known) {
+		out.Notes = append(out.Notes, "Containers of Python were not looked for: that needs steps of TensorFlow, Keras or "+
+			"PyTorch. Python's tracemalloc finds the lines that allocate, and --native-stacks the native functions.")
+	}
+	if r.main != nil && len(r.main.Missed) > 0 {
+		out.Notes = append(out.Notes, "The probe could not follow all of the program: "+texts.Some(r.main.Missed))
+	}
+	if out.Cause == keptInPython || out.Cause == keptByMalloc || out.Cause == unknown {
+		out.Notes = append(out.Notes, out.suspects[:min(len(out.suspects), 3)]...)
 	}
 }

@@ -217,6 +217,27 @@ func (r *recorder) mark() {
 	}
 }
 
+// exiting is how long a program may take to free its memory when it ends.
+const exiting = 500 * time.Millisecond
+
+// leaveOutExit leaves out the samples by time that show how a program frees its memory when it ends.
+func (r *recorder) leaveOutExit() {
+	s := r.series[byTime]
+	if s == nil {
+		return
+	}
+	now := time.Now()
+	samples := s.Samples()
+	from := slices.IndexFunc(samples, func(s memory.Sample) bool { return now.Sub(s.At) < exiting })
+	if from > 0 {
+		rest := &memory.Series{}
+		for i := range samples[:from] {
+			rest.Append(&samples[i])
+		}
+		r.series[byTime] = rest
+	}
+}
+
 // chosen returns the series to judge: that of the preferred kind with enough samples.
 func (r *recorder) chosen() (kind string, s *memory.Series) {
 	if r.lost {

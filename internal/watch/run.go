@@ -193,6 +193,7 @@ func (p *program) watch(ctx context.Context, l *listener, signals <-chan os.Sign
 			if p.cmd == nil {
 				return
 			}
+			p.leaveOutExit()
 			if p.drain(l); p.ended != "" {
 				p.endMembers()
 			}
