@@ -230,7 +230,7 @@ leak-book: build ## run the programs of docs/leaks twice with each of LEAK_VERSI
 	$$env/bin/python -m pip install -q tensorflow-cpu==$$v keras==3.15.1; \
 	$$env/bin/python -m pip install -q --no-deps tf_keras==$${v%.*}.*; \
 	if [ $$v = $(lastword $(LEAK_VERSIONS)) ]; then \
-	$$env/bin/python -m pip install -q --extra-index-url https://download.pytorch.org/whl/cpu torch; fi; touch $$env/made; fi; \
+	$$env/bin/python -m pip install -q torch; fi; touch $$env/made; fi; \
 	for run in 1 2; do echo "TensorFlow $$v, run $$run"; \
 	$(PYTHON) scripts/leaks.py --python $$env/bin/python --steadyfit bin/steadyfit --flag=--until-sure --out $$out/$$run || true; done; \
 	$(PYTHON) scripts/leak_book.py --python $$env/bin/python --add $$out/1 $$out/2; done

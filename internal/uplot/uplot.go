@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// uPlot 1.6.32 (MIT, uplot.LICENSE) is from https://registry.npmjs.org/uplot/-/uplot-1.6.32.tgz:
+// uPlot 1.6.32 (MIT, uplot.LICENSE) is from the package uplot of npm:
 //
 //	dist/uPlot.iife.min.js  sha256 19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f
 //	dist/uPlot.min.css      sha256 df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04
