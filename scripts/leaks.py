@@ -24,7 +24,7 @@ print(*(d.version for name in ("tensorflow", "tensorflow-cpu") for d in m.distri
 TRACE = """import os, runpy, sys, threading, time, tracemalloc
 
 def held():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096, tracemalloc.take_snapshot()
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 first = []
 
@@ -33,15 +33,16 @@ def begin():
     while len(sys.modules) != modules:  # until the imports are over
         modules = len(sys.modules)
         time.sleep(1)
-    first.extend(held())
+    first.append(tracemalloc.take_snapshot())
+    first.append(held())  # with the memory of the snapshot
     time.sleep(float(seconds))
     compare()
 
 def compare():
-    now, last = held()
-    most = max(last.compare_to(first[1], "lineno"), key=lambda s: s.size_diff)
+    now, last = held(), tracemalloc.take_snapshot()
+    most = max(last.compare_to(first[0], "lineno"), key=lambda s: s.size_diff)
     f = most.traceback[0]
-    print(f"TRACED {os.path.basename(f.filename)}:{f.lineno} {most.size_diff >> 10} KiB of {now - first[0] >> 10}", flush=True)
+    print(f"TRACED {os.path.basename(f.filename)}:{f.lineno} {most.size_diff >> 10} KiB of {now - first[1] >> 10}", flush=True)
     os._exit(0)
 
 tracemalloc.start()
