@@ -175,8 +175,8 @@ def index(book, runs):
 
     intro = f"""Each row is a public report of memory that grows, and a small program that does what it describes. The
 programs ran under [`steadyfit watch --until-sure`](../how-to/watch.md) on {all_of(lambda run: run["machine"])}, with Python
-{all_of(lambda run: run["versions"]["python"])} and Keras {all_of(lambda run: run["versions"].get("keras"))}. The memory is
-that which counts for a limit: anonymous memory, shared memory and swap of the program and its child processes. The page
+{all_of(lambda run: run["versions"]["python"])} and Keras {all_of(lambda run: run["versions"].get("keras"))}. The pages
+give the memory that counts for a limit: anonymous memory, shared memory and swap of the program and its child processes. The page
 of a report has the growth per step with its interval of 99%; of several runs, it has the mean, and an interval that
 contains theirs. Small growth [counts as level](../how-to/watch.md#causes). The column of runs has the lowest number of
 runs behind a verdict of its row. A dash stands for a version that was not measured."""
