@@ -357,7 +357,7 @@ func (r *recorder) note(out *Report, kind string) {
 	case kind == byTime && len(r.steps) > 0:
 		out.Notes = append(out.Notes, "Too few steps have a sample, so time counts instead.")
 	case kind == byTime:
-		out.Notes = append(out.Notes, "No steps were seen, so time counts instead. --mark makes lines of the output steps.")
+		out.Notes = append(out.Notes, "No steps were seen, so time counts instead. Marks make steps of lines of the output.")
 	}
 	r.noteCause(out)
 	if len(r.before) > 0 {
@@ -379,7 +379,7 @@ func (r *recorder) note(out *Report, kind string) {
 func (r *recorder) noteCause(out *Report) {
 	if python, _ := r.injected(); python && out.Cause == unknown && !slices.ContainsFunc(r.kinds(), known) {
 		out.Notes = append(out.Notes, "Containers of Python were not looked for: that needs steps of TensorFlow, Keras or "+
-			"PyTorch. Python's tracemalloc finds the lines that allocate, and --native-stacks the native functions.")
+			"PyTorch. Python's tracemalloc finds the lines that allocate, and a watch with native stacks the native functions.")
 	}
 	if r.main != nil && len(r.main.Missed) > 0 {
 		out.Notes = append(out.Notes, "The probe could not follow all of the program: "+texts.Some(r.main.Missed))
