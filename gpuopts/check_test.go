@@ -147,7 +147,7 @@ var conflicts = []struct {
 		{gpuopts.Options{GPUAllocator: "BFC"}, []string{"TF_GPU_ALLOCATOR=cuda_malloc_async"}, "Options.GPUAllocator BFC", `TF_GPU_ALLOCATOR is "cuda_malloc_async"`},
 		{gpuopts.Options{GPUAllocator: "cuda_malloc_async"}, []string{"TF_GPU_ALLOCATOR=cuda_malloc"}, "Options.GPUAllocator cuda_malloc_async", `TF_GPU_ALLOCATOR is "cuda_malloc"`},
 	}},
-	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`, and cuda_malloc there", "`--gpu-memory-limit`, `--gpu-memory-fraction`, `--memory-budget SIZE:gpu`", []contradiction{
+	{"cuda_malloc_async, also in `TF_GPU_ALLOCATOR`, and cuda_malloc there", "`--gpu-memory-limit`, `--gpu-memory-fraction`", []contradiction{
 		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", VirtualGPUs: [][]int{{}, {512}}}, nil,
 			"Options.GPUAllocator cuda_malloc_async", "Options.VirtualGPUs [[] [512]]"},
 		{gpuopts.Options{GPUAllocator: "cuda_malloc_async", MemoryFraction: 0.5}, nil,

@@ -58,7 +58,7 @@ func (t *training) autotune(ctx context.Context) error {
 	found, err := t.takeOver(p.Limits)
 	switch {
 	case err != nil || found || t.Autotune.Mode == "":
-	case t.Budget.ofProcess():
+	case t.Budget.Limit != 0:
 		t.choice.Reason = "plain: a memory budget leaves no room for trials"
 	default:
 		done := t.worker.Busy()
@@ -120,7 +120,7 @@ func (t *training) pause(epoch int) int {
 // mayRestart reports whether autotune may choose a configuration that needs environment variables, with which the
 // training runs in a child process. The child of a supervisor starts no child.
 func (t *training) mayRestart() bool {
-	return t.worker == nil && supervise.Known(taskName) && t.Allocator == "" && !t.Budget.ofProcess()
+	return t.worker == nil && supervise.Known(taskName) && t.Allocator == "" && t.Budget.Limit == 0
 }
 
 // leaveForChild returns an *elsewhere if the choice needs environment variables that this process does not have.

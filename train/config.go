@@ -13,7 +13,6 @@ import (
 	"steadyfit/internal/budget"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
-	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -137,8 +136,7 @@ type Config struct {
 	Worker *supervise.Worker
 	// Reset resets the session regularly.
 	Reset Reset
-	// Budget keeps memory under a limit. If its layer is "gpu process used", it limits
-	// TensorFlow's pool on the first GPU.
+	// Budget keeps the memory of the process under a limit.
 	Budget Budget
 	// OnOutOfMemory selects what to do when TensorFlow runs out of memory. Empty ends the
 	// training. MicroBatch repeats the step in micro-batches, and uses them from then on. Restart
@@ -152,10 +150,6 @@ type Budget struct {
 	// Layer is the layer of memory that is limited; empty means memory.RSS.
 	Layer memory.Layer
 }
-
-func (b Budget) ofProcess() bool { return b.Limit != 0 && b.Layer != memlayer.GPUProcess }
-
-func (b Budget) ofGPU() bool { return b.Limit != 0 && b.Layer == memlayer.GPUProcess }
 
 // Reset resets the session at intervals, between steps. The state is preserved, so results do not change.
 type Reset struct {
@@ -322,8 +316,6 @@ func (c *Config) resetHook(restart func(reason string)) budget.Resets {
 	return r
 }
 
-func (c *Config) splits() bool { return c.OnOutOfMemory == MicroBatch || c.Budget.ofGPU() }
-
 // supervisor returns the options of supervision. ok is false if the training runs in this process. other is
 // true if it needs another process because of environment variables.
 func (c *Config) supervisor(other bool) (s supervise.Options, ok bool) {
@@ -331,7 +323,7 @@ func (c *Config) supervisor(other bool) (s supervise.Options, ok bool) {
 	if c.Worker != nil || c.Supervise == Always {
 		return s, c.Worker == nil
 	}
-	forBudget := c.Supervise == ForBudget && c.Budget.ofProcess() && c.Checkpoints.Folder != ""
+	forBudget := c.Supervise == ForBudget && c.Budget.Limit != 0 && c.Checkpoints.Folder != ""
 	if !forBudget && !other {
 		return s, false
 	}

@@ -59,7 +59,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	if err != nil {
 		return contract.Mark(err, savedmodels.ErrNoFeatures)
 	}
-	if (t.splits() || t.Budget.ofProcess()) && t.plan.Roles().Gradients != "" && plan.Roles().Gradients == "" {
+	if (t.OnOutOfMemory == MicroBatch || t.Budget.Limit != 0) && t.plan.Roles().Gradients != "" && plan.Roles().Gradients == "" {
 		return no("signature %s, which micro-batches need, cannot take features", t.plan.Roles().Gradients)
 	}
 	defer t.worker.Busy()()
@@ -201,7 +201,7 @@ func (c *cached) Describe() string { return "" }
 // featuresOf computes the features of a dataset.
 func (t *training) featuresOf(ctx context.Context, x *session.FeatureStep, ds *data.InMemory) (*data.InMemory, error) {
 	most := maxCached
-	if t.Budget.ofProcess() {
+	if t.Budget.Limit != 0 {
 		most = min(most, t.Budget.Limit/8)
 	}
 	if size := memory.Bytes(x.SampleBytes() * ds.Len()); size > most {

@@ -2,35 +2,13 @@ package train
 
 import (
 	"context"
-	"fmt"
 	"math"
-	"os"
 
 	"steadyfit/fit"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/budget"
 	"steadyfit/internal/files"
-	"steadyfit/memory"
 )
-
-// limitPool makes TensorFlow enforce a budget of GPU memory. A step that needs more fails, and
-// is repeated in micro-batches.
-func (t *training) limitPool() error {
-	if !t.Budget.ofGPU() {
-		return nil
-	}
-	o := &t.Session.Device
-	size := t.Budget.Limit / memory.MiB // TensorFlow counts in MiB
-	if len(o.VirtualGPUs) > 0 {
-		return refuse("Budget.Layer", t.Budget.Layer, "the GPUs are already divided into devices of %v MiB; use only one "+
-			"of the two options, since both limit TensorFlow's pool", o.VirtualGPUs)
-	}
-	o.VirtualGPUs = [][]int{{int(size)}}
-	if _, err := o.Check(os.Environ()); err != nil {
-		return wrong("Budget.Layer", t.Budget.Layer, fmt.Errorf("a virtual GPU of %d MiB: %w", size, err))
-	}
-	return nil
-}
 
 func (t *training) arrange() {
 	l, s := &t.Loop, t.session
@@ -61,14 +39,14 @@ func (t *training) arrange() {
 	if t.resets() {
 		l.Hook(t.resetHook(restart).Hook(s))
 	}
-	if t.Budget.ofProcess() {
+	if t.Budget.Limit != 0 {
 		b := &budget.Budget{Limit: t.Budget.Limit, Layer: t.Budget.Layer, Batch: l.Batch,
 			MicroBatches: t.Session.MicroBatches, Restart: restart, Log: l.Log}
 		l.Hook(b.Hook(s))
 	}
-	if t.splits() {
+	if t.OnOutOfMemory == MicroBatch {
 		l.Recover = budget.OnOutOfMemory(s, l.Batch)
-		if !t.Budget.ofProcess() { // a process budget sets the number of micro-batches
+		if t.Budget.Limit == 0 { // a budget sets the number of micro-batches
 			l.Hook(budget.SplitAfterCrashes(s, l.Batch, t.worker.Status().MemoryCrashes))
 		}
 	}
@@ -88,7 +66,7 @@ func (t *training) arrangeCheckpoints() (err error) {
 	if c.Best == "" && t.validates() {
 		c.Best = "val_loss"
 	}
-	c.Foreground = t.Budget.ofProcess() // a copy of the variables would count
+	c.Foreground = t.Budget.Limit != 0 // a copy of the variables would count
 	t.Loop.Hook(c.Hook())
 	return nil
 }

@@ -18,7 +18,6 @@ import (
 	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/tfprocess"
-	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -275,17 +274,14 @@ func (t *training) checkOut() error {
 // checkSplit returns an error if the options need micro-batches and the model does not support
 // them. Otherwise the training would fail late, when memory runs out.
 func (t *training) checkSplit() error {
-	if !t.splits() {
+	if t.OnOutOfMemory != MicroBatch {
 		return nil
 	}
 	err := t.plan.CheckSplit()
 	if !isAny(err, savedmodels.ErrNoSignature, session.ErrInexactSplit) {
 		return err
 	}
-	if t.OnOutOfMemory == MicroBatch {
-		return wrong("Config.OnOutOfMemory", t.OnOutOfMemory, err)
-	}
-	return wrong("Budget.Layer", t.Budget.Layer, err)
+	return wrong("Config.OnOutOfMemory", t.OnOutOfMemory, err)
 }
 
 func (t *training) compile() (err error) {
@@ -322,9 +318,6 @@ func (t *training) openSession(ctx context.Context) error {
 	if _, err := tfbind.Load(t.TensorFlow); err != nil {
 		return err
 	}
-	if err := t.limitPool(); err != nil {
-		return err
-	}
 	warning, err := session.ResolvePrecision(&t.Session.Device)
 	if err != nil {
 		return err
@@ -334,10 +327,6 @@ func (t *training) openSession(ctx context.Context) error {
 	}
 	if err = t.cacheFeatures(ctx); err == nil && t.session == nil {
 		err = t.openTuned(ctx)
-	}
-	if errors.Is(err, session.ErrNoGPU) && t.Budget.ofGPU() {
-		return option.Errorf("{Budget.Layer gpu process used} "+
-			"(use {Budget.Layer rss} to limit the memory of the process): %w", err)
 	}
 	if err != nil {
 		return err
@@ -395,7 +384,7 @@ func (t *training) signatures() []string {
 	if t.Loop.Validation != nil {
 		names = append(names, r.Evaluate)
 	}
-	if t.splits() || t.Budget.ofProcess() || o.MicroBatches > 1 {
+	if t.OnOutOfMemory == MicroBatch || t.Budget.Limit != 0 || o.MicroBatches > 1 {
 		names = append(names, r.Gradients, r.Apply)
 	}
 	if o.StepsPerExecution > 1 {

@@ -22,7 +22,6 @@ import (
 	"steadyfit/fit"
 
 	"steadyfit/internal/contract"
-	"steadyfit/internal/memlayer"
 	"steadyfit/internal/testkit"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
@@ -35,7 +34,7 @@ func TestWhoTrains(t *testing.T) {
 	of := func(deadline time.Duration, restarts int) supervise.Options {
 		return supervise.Options{Deadline: deadline, Restarts: restarts}
 	}
-	rss, gpu := Budget{Limit: memory.GiB}, Budget{Limit: memory.GiB, Layer: memlayer.GPUProcess}
+	rss := Budget{Limit: memory.GiB}
 	for _, c := range []struct {
 		name     string
 		config   Config
@@ -51,7 +50,6 @@ func TestWhoTrains(t *testing.T) {
 		{"budget, without a deadline", Config{Supervise: ForBudget, Budget: rss}, true, 0, -1},
 		{"budget, unsupervised", Config{Budget: rss}, false, 0, 0},
 		{"no budget", Config{Supervise: ForBudget}, false, 0, 0},
-		{"budget of a GPU", Config{Supervise: ForBudget, Budget: gpu}, false, 0, 0},
 	} {
 		c.config.Checkpoints.Folder = "ckpt"
 		s, ok := c.config.supervisor(false)

@@ -13,6 +13,7 @@ import (
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/texts"
 	"steadyfit/option"
+	"steadyfit/session"
 	"steadyfit/train"
 )
 
@@ -56,6 +57,9 @@ var kind = regexp.MustCompile(fmt.Sprintf(`(?m)(; .*): (?:%v|%v|%v|%v)( \(|$)`, 
 
 // message returns the text of an error with flags instead of options.
 func message(err error) string {
+	if errors.Is(err, session.ErrNoGPU) {
+		err = fmt.Errorf("%w\nsteadyfit doctor --gpu says what is missing", err)
+	}
 	return printable(kind.ReplaceAllString(option.Text(err, flagName), "$1$2"))
 }
 

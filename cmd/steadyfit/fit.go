@@ -61,7 +61,7 @@ func configureChild(spec []byte) (train.Config, error) {
 		return train.Config{}, err
 	}
 	s, err := f.configure(os.Stdout, os.Stderr)
-	s.Outcome = s.outcome
+	s.Outcome = outcome
 	return s.Config, err
 }
 
@@ -73,22 +73,19 @@ func (s *settings) fit(cmd *cobra.Command) error {
 		return err
 	}
 	s.Supervisor.Stderr = stderr
-	s.Child, s.Outcome = s.fitSpec, s.outcome
+	s.Child, s.Outcome = s.fitSpec, outcome
 	if s.configuring {
 		return nil
 	}
 	r, err := train.Run(cmd.Context(), s.Config)
 	if err != nil || s.follows() {
-		return s.explainNoGPU(err)
+		return err
 	}
 	return s.printResult(cmd.OutOrStdout(), r)
 }
 
 // outcome returns the exit code and the text of an error in a child process.
-func (s *settings) outcome(err error) (int, string) {
-	err = s.explainNoGPU(err)
-	return exitCode(err), message(err)
-}
+func outcome(err error) (int, string) { return exitCode(err), message(err) }
 
 func notice(w io.Writer, subject string, value any) {
 	if err, ok := value.(error); ok {

@@ -360,7 +360,7 @@ func (s *settings) outputFlags() []flag {
 			newParsed(&s.Profile, "steps", parseProfile)},
 		{"metrics-listen", "fit", "serve metrics for Prometheus at HOST:PORT (:9090: port 9090 of the loopback address)",
 			"Config.MetricsListen", &s.MetricsListen},
-		{"json", "fit evaluate inspect verify doctor matrix report explain tune watch", "print the result as JSON", "",
+		{"json", "fit evaluate inspect doctor matrix report explain tune watch", "print the result as JSON", "",
 			&s.json},
 		{"strict", "doctor", "exit with 3 even if there are only warnings", "", &s.strict},
 		{"out", "matrix", "folder for the results", "", &s.plan.Out},

@@ -146,7 +146,7 @@ func TestFlagName(t *testing.T) {
 		{"Options.XLA", "on-2", "--xla"},
 		{"Options.XLA", "off", "--xla=false"},
 		{"Options.StepsPerExecution", "8", "--steps-per-execution 8"},
-		{"Budget.Layer", string(memlayer.GPUProcess), "--memory-budget SIZE:gpu"},
+		{"Budget.Layer", string(memlayer.CgroupWorkingSet), "--memory-budget SIZE:cgroup"},
 		{"Options.Cluster", "", "cluster"},
 		{"TF_XLA_FLAGS", "", "TF_XLA_FLAGS"},
 		{"Options.Grappler", "x", "Options.Grappler x"},

@@ -136,7 +136,7 @@ func TestOnGPUMemory(t *testing.T) {
 	}{
 		{"growth", []string{"--memory-growth"}, besidePool + memory.GiB},
 		{"fraction", []string{"--gpu-memory-fraction", "0.2"}, total.Bytes/5 + besidePool},
-		{"limit", []string{"--memory-budget", "1GiB:gpu", "--inexact-micro-batches"}, memory.GiB +
+		{"limit", []string{"--gpu-memory-limit", "1GiB"}, memory.GiB +
 			besidePool},
 	} {
 		t.Run(c.name, func(t *testing.T) {

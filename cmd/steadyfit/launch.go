@@ -94,7 +94,7 @@ func (s *settings) launch(cmd *cobra.Command, args []string) error {
 	case cmd.Context().Err() != nil && first.err != nil:
 		failed = &first // it has the checkpoints
 	}
-	return fmt.Errorf("rank %d of %d: %w", failed.Cluster.Rank, len(ranks), failed.explainNoGPU(failed.err))
+	return fmt.Errorf("rank %d of %d: %w", failed.Cluster.Rank, len(ranks), failed.err)
 }
 
 // await waits until all ranks have ended. When a rank fails, await stops the others. It returns rank 0 and

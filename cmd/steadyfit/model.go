@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
-	"steadyfit/internal/doctor"
 	"steadyfit/internal/files"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/savedmodels"
@@ -64,8 +62,7 @@ func (s *settings) checkOutputFile(example string) error {
 // a model without a train signature.
 func (s *settings) openSession(cmd *cobra.Command, model *savedmodels.Model, readOnly bool) (*session.Session, error) {
 	s.Session.ReadOnly = readOnly
-	opened, err := session.OpenModel(cmd.Context(), model, s.Session)
-	return opened, s.explainNoGPU(err)
+	return session.OpenModel(cmd.Context(), model, s.Session)
 }
 
 // loadDevices opens TensorFlow and resolves the precision. It warns if float16 is slow on this
@@ -81,7 +78,7 @@ func (s *settings) loadDevices(cmd *cobra.Command) error {
 	if warning != nil {
 		notice(cmd.ErrOrStderr(), "warning", warning)
 	}
-	return s.explainNoGPU(err)
+	return err
 }
 
 // compile opens the model to train, and checks that the options allow its training.
@@ -162,25 +159,4 @@ func (s *settings) readAdapter(model *savedmodels.Model) (*session.Adapter, erro
 	}
 	a, err := session.ReadAdapter(s.Adapter, model)
 	return a, unusable(err)
-}
-
-// explainNoGPU adds the missing libraries and drivers to an ErrNoGPU.
-func (s *settings) explainNoGPU(err error) error {
-	if !errors.Is(err, session.ErrNoGPU) {
-		return err
-	}
-	text := ""
-	for _, c := range doctor.Examine(doctor.Options{TensorFlow: s.TensorFlow, NeedGPU: true}).Checks {
-		if c.Group == "GPU" && c.Status == doctor.Problem {
-			text += fmt.Sprintf("\n  %s: %s", c.Name, c.Found)
-		}
-	}
-	switch {
-	case text != "":
-	case errors.As(err, new(*tfbind.Error)): // the requested GPU is missing, but others exist
-		return fmt.Errorf("%w\nsteadyfit doctor --gpu lists the GPUs of this machine", err)
-	default:
-		text = "\n  no library is missing; TF_CPP_MIN_LOG_LEVEL=0 prints TensorFlow's log"
-	}
-	return fmt.Errorf("%w%s\nsteadyfit doctor --gpu prints how to fix it", err, text)
 }

@@ -74,7 +74,7 @@ func TestOutputsAreNotInputs(t *testing.T) {
 	assert.Equal(t, before, tree())
 }
 
-// Errors of outputs and of verify name the path that was given, and say what to do.
+// Errors of outputs name the path that was given, and say what to do.
 func TestOutputErrors(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile("multi.npz", nil, 0o666))
@@ -82,7 +82,4 @@ func TestOutputErrors(t *testing.T) {
 	assert.EqualError(t, err, "--out multi.npz/new/p.csv: write multi.npz/new: not a directory; make the folder writable, "+
 		"or use another folder")
 	assert.Equal(t, exitUsage, exitCode(err))
-	var stderr strings.Builder
-	assert.Equal(t, exitUsage, run(t.Context(), []string{"verify", "multi.npz"}, io.Discard, &stderr))
-	assert.Contains(t, stderr.String(), "multi.npz: it is a file; expected the folder of a SavedModel, or of --out-version")
 }

@@ -14,11 +14,10 @@ func TestFlagsThatWouldDoNothing(t *testing.T) {
 		want string
 	}{
 		{[]string{"--reset-every", "10steps"}, "--reset-every needs --reset, which says how to reset"},
-		{[]string{"--memory-budget", "0"}, "--memory-budget 0: expected more than 0"},
-		{[]string{"--memory-budget", "500"}, "--memory-budget 500: 500 B is too small for any training; a number alone is " +
-			"in bytes: did you mean 500MiB?"},
-		{[]string{"--memory-budget", "20KB"}, "--memory-budget 20KB: 19.5 KiB is too small for any training\n"},
-		{[]string{"--memory-budget", "2:gpu"}, "did you mean 2MiB?"},
+		{[]string{"--memory-budget", "0"}, "expected more than 0"},
+		{[]string{"--memory-budget", "500"}, "500 B is too small for any training; a number alone is in bytes"},
+		{[]string{"--memory-budget", "20KB"}, "19.5 KiB is too small for any training"},
+		{[]string{"--memory-budget", "2MiB:gpu"}, "expected rss, anon or cgroup"},
 	} {
 		var stdout, stderr bytes.Buffer
 		args := append([]string{"fit", "--model", "builtin:digits", "--data", "builtin:digits"}, c.args...)

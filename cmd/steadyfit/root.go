@@ -38,16 +38,13 @@ code of the program.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			s.given = cmd.Flags().Changed
-			if !s.configuring {
-				warnUnknown(stderr)
-			}
 			return settle(cmd.Flags(), s.configFile)
 		},
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(parseError)
-	root.AddCommand(newFit(s), newLaunch(s), newEvaluate(s), newPredict(s), newMerge(s), newInspect(s), newVerify(s),
+	root.AddCommand(newFit(s), newLaunch(s), newEvaluate(s), newPredict(s), newMerge(s), newInspect(s), newVerify(),
 		newDoctor(s), newBench(s), newExplain(s),
 		newTune(s), newWatch(s), newMatrix(s), newReport(s), newMatrixRun(s))
 	s.register(root)
@@ -66,7 +63,7 @@ code of the program.`,
 func parseError(cmd *cobra.Command, err error) error {
 	switch {
 	case errors.As(err, new(*pflag.InvalidValueError)):
-		return usagef("%w", flagError(err))
+		return usagef("%w", err)
 	case !cmd.HasParent() && cmd.Flags().NArg() > 0:
 		return unknownCommand(cmd, cmd.Flags().Arg(0))
 	}
