@@ -316,6 +316,9 @@ func (c *Config) resetHook(restart func(reason string)) budget.Resets {
 	return r
 }
 
+// splits reports whether the training may split batches.
+func (c *Config) splits() bool { return c.OnOutOfMemory == MicroBatch || c.Budget.Limit != 0 }
+
 // supervisor returns the options of supervision. ok is false if the training runs in this process. other is
 // true if it needs another process because of environment variables.
 func (c *Config) supervisor(other bool) (s supervise.Options, ok bool) {

@@ -59,7 +59,7 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	if err != nil {
 		return contract.Mark(err, savedmodels.ErrNoFeatures)
 	}
-	if (t.OnOutOfMemory == MicroBatch || t.Budget.Limit != 0) && t.plan.Roles().Gradients != "" && plan.Roles().Gradients == "" {
+	if t.splits() && t.plan.Roles().Gradients != "" && plan.Roles().Gradients == "" {
 		return no("signature %s, which micro-batches need, cannot take features", t.plan.Roles().Gradients)
 	}
 	defer t.worker.Busy()()

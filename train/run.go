@@ -384,7 +384,7 @@ func (t *training) signatures() []string {
 	if t.Loop.Validation != nil {
 		names = append(names, r.Evaluate)
 	}
-	if t.OnOutOfMemory == MicroBatch || t.Budget.Limit != 0 || o.MicroBatches > 1 {
+	if t.splits() || o.MicroBatches > 1 {
 		names = append(names, r.Gradients, r.Apply)
 	}
 	if o.StepsPerExecution > 1 {
