@@ -28,7 +28,7 @@ func (t *training) arrange() {
 		l.Resume = t.Checkpoints.Folder
 	}
 	if t.Progress != nil {
-		l.Hook(fit.Progress(t.worker.Terminal(t.Progress)))
+		l.Hook(fit.Progress(t.Progress))
 	}
 	t.arrangeObservers()
 	t.arrangeRestart()

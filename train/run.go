@@ -69,9 +69,6 @@ func newTraining(c Config, worker *supervise.Worker, chosen *autotune.Configurat
 	c.Supervisor.Log = cmp.Or(c.Supervisor.Log, c.Loop.Log)
 	c.Loop.Log = cmp.Or(c.Loop.Log, slog.New(slog.DiscardHandler))
 	c.Session.Seed, c.Session.ReadOnly = int64(c.Seed), false
-	if _, set := os.LookupEnv(tfprocess.LogLevel); set && worker != nil {
-		c.Session.Device.LogLevel = "" // the parent has set the level, and hides what the option hides
-	}
 	c.Autotune.Fixed = c.Autotune.Fixed.With(c.Session)
 	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
 	return &training{Config: c, worker: worker, chosen: chosen, started: time.Now()}
