@@ -165,21 +165,16 @@ func (b *builder) source(i int) string {
 	return name
 }
 
-// resultTypes lists the pure operations whose result does not have the type in the attribute T,
-// with the attribute that has the type, and its default (op_def of TensorFlow 2.21).
+// resultTypes has the attribute with the type of the result of pure operations that do not have it in the
+// attribute T, and the type if the attribute is left out because it has its default value.
 var resultTypes = map[string]struct {
 	attr      string
 	otherwise dtype.DType
 }{
-	"Cast": {attr: "DstT"}, "Bitcast": {attr: "type"}, "GatherV2": {attr: "Tparams"}, "Const": {attr: "dtype"},
+	"Cast": {attr: "DstT"}, "GatherV2": {attr: "Tparams"},
 	"ReadVariableOp": {attr: "dtype"}, "ResourceGather": {attr: "dtype"},
 	"ArgMax": {"output_type", dtype.Int64}, "ArgMin": {"output_type", dtype.Int64},
-	"Shape": {"out_type", dtype.Int32}, "ShapeN": {"out_type", dtype.Int32},
-	"Size": {"out_type", dtype.Int32}, "Rank": {"", dtype.Int32},
-	"Range":          {"Tidx", dtype.Int32},
-	"ResizeBilinear": {"", dtype.Float32}, "ResizeBicubic": {"", dtype.Float32},
-	"MaxPool": {"T", dtype.Float32}, "LRN": {"T", dtype.Float32},
-	"LeakyRelu": {"T", dtype.Float32},
+	"MaxPool": {"T", dtype.Float32}, "LeakyRelu": {"T", dtype.Float32},
 }
 
 // typeOf returns the type of a value of a pure operation.
@@ -188,21 +183,17 @@ func (b *builder) typeOf(v value) (dtype.DType, error) {
 		return b.p.flat.args[v.arg()].dtype, nil
 	}
 	d := b.p.ops[v.op].def
-	op := d.GetOp()
-	if boolOps[op] {
+	if boolOps[d.GetOp()] {
 		return dtype.Bool, nil
 	}
-	if port, _, _ := strings.Cut(v.port, ":"); strings.HasPrefix(op, "FusedBatchNorm") && port != "y" {
-		return dtype.Float32, nil
-	}
-	typed, known := resultTypes[op]
+	typed, known := resultTypes[d.GetOp()]
 	if !known {
 		typed.attr = "T"
 	}
 	if a := d.GetAttr()[typed.attr]; a != nil {
 		return dtype.DType(a.GetType()), nil
 	}
-	if typed.otherwise != 0 { // an attribute with its default value is left out
+	if typed.otherwise != 0 {
 		return typed.otherwise, nil
 	}
 	return 0, fmt.Errorf("the type of %s (%s) is unknown", d.GetName(), d.GetOp())

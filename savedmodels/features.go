@@ -332,14 +332,16 @@ func (d *division) reached(roots []string, added ...*tfproto.FunctionDef) (nodes
 func (d *division) compute(p *part, to *Features, divided map[string]Signature) error {
 	var features []value
 	seen := map[string]bool{}
-	visited := map[int]bool{} // operations on shapes
+	visited := map[int]bool{} // operations that are computed again
 	end := -1
 	var use func(v value, by int)
 	use = func(v value, by int) {
 		if v.op < 0 || !p.heavy[v.op] || p.kinds[v.op] == live {
 			return
 		}
-		if k := p.kinds[v.op]; k == shapes || k == sizes { // computed again from the shapes of features
+		// Shapes and the order of elements are computed again from features. The first dimension of a feature
+		// is the number of samples, and a Reshape or Transpose may have moved it.
+		if op := p.ops[v.op].def.GetOp(); p.kinds[v.op] != sample || op == "Reshape" || op == "Transpose" {
 			if visited[v.op] {
 				return
 			}

@@ -39,17 +39,12 @@ var errNotParallel = errors.New("several processes cannot train the model togeth
 type Parallel struct {
 	// Graph is a serialized GraphDef to import into the graph of the loaded model.
 	Graph []byte
-	// Busy is the step of ranks with samples, and Idle that of ranks without samples.
-	Busy, Idle ParallelStep
-}
-
-// ParallelStep is the step of a rank. On ranks with samples, its inputs begin with those of the
-// signature gradients. The inputs of the signature apply, which may have the same names, are last. The
-// first output is shares, float32 [ranks * n]. The outputs of the signature apply and the running
-// metrics follow. The share of a rank consists of the flags of the rank, a number that is 0 if its
-// gradients are not finite and otherwise 1, and the metrics of the signature gradients.
-type ParallelStep struct {
-	Signature
+	// Signature is that of the step. Its inputs begin with those of the signature gradients. The inputs of the
+	// signature apply, which may have the same names, are last. The first output is shares, float32 [ranks * n].
+	// The outputs of the signature apply and the running metrics follow. The share of a rank consists of the
+	// flags of the rank, a number that is 0 if its gradients are not finite and otherwise 1, and the metrics of
+	// the signature gradients.
+	Signature Signature
 	// Own is the number of inputs that belong to the signature gradients.
 	Own int
 	// Flags is the tensor to feed the flags to, float32 [2].
@@ -103,7 +98,7 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	gradients, apply := m.find(m.Roles.Gradients), m.find(m.Roles.Apply)
 	exchanged, err := p.choose(gradients, apply, o.Inexact)
 	if err == nil {
-		out.Busy, out.Idle, err = p.steps(gradients, apply, exchanged)
+		err = p.step(out, gradients, apply, exchanged)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotParallel, err)
@@ -230,59 +225,37 @@ func (g *subgraph) concat(name string, d dtype.DType, vectors ...string) string 
 		"Tidx": graphdef.Type(dtype.Int32)}, append(vectors, axis)...)
 }
 
-// steps adds the steps of ranks with and without samples.
-func (p *parallel) steps(of, then *Signature, list []*exchanged) (busy, idle ParallelStep, err error) {
+// step adds the step of a rank.
+func (p *parallel) step(to *Parallel, of, then *Signature, list []*exchanged) error {
 	part, err := p.analyse(of)
-	if err == nil {
-		err = p.checkSums(part, list)
-	}
 	var result *running
 	if err == nil {
 		result, err = p.running(part, list)
 	}
 	if err != nil {
-		return busy, idle, fmt.Errorf("signature %s: %w", of.Name, err)
+		return fmt.Errorf("signature %s: %w", of.Name, err)
 	}
-	return p.step(of, then, list, result, true), p.step(of, then, list, result, false), nil
-}
-
-// step adds a step. busy is true for a rank with samples.
-func (p *parallel) step(of, then *Signature, list []*exchanged, result *running, busy bool) (s ParallelStep) {
-	g := &subgraph{prefix: parallelPrefix + "busy/"}
-	if !busy {
-		g.prefix = parallelPrefix + "idle/"
-	}
-	s.Name = of.Name
+	g := &subgraph{prefix: parallelPrefix}
 	before := p.handles(g, list)
 	var after []string // the operations that run before the exchange
-	own := *of
-	if busy {
-		p.copy(&own, g.prefix+"own/", before...)
-		s.Inputs, s.Own = slices.Clone(own.Inputs), len(own.Inputs)
-		for _, t := range own.Outputs {
-			op, _, _ := strings.Cut(t.Op, ":")
-			after = append(after, "^"+op)
-		}
-		slices.Sort(after)
-		after = slices.Compact(after)
-	} else {
-		for _, prepared := range before {
-			after = append(after, "^"+prepared)
-		}
+	own, apply, s := *of, *then, &to.Signature
+	p.copy(&own, g.prefix+"own/", before...)
+	for _, t := range own.Outputs {
+		op, _, _ := strings.Cut(t.Op, ":")
+		after = append(after, "^"+op)
 	}
+	slices.Sort(after)
 	flags := g.add("flags", "Placeholder", graphdef.Attrs{"dtype": graphdef.Type(dtype.Float32),
 		"shape": graphdef.Shape([]int64{contract.ShareFlags})})
-	s.Flags = flags + ":0"
-	shares, done := p.exchange(g, p.share(g, flags, &own, busy), shareSize(of), list, after)
-	s.Outputs = []Tensor{
-		{Name: "shares", Op: shares, DType: dtype.Float32, Shape: []int64{int64(p.ranks) * shareSize(of)}},
-	}
-	apply := *then
+	shares, done := p.exchange(g, p.share(g, flags, &own), shareSize(of), list, slices.Compact(after))
 	p.copy(&apply, g.prefix+"then/", done)
-	s.Inputs, s.Outputs = append(s.Inputs, apply.Inputs...), append(s.Outputs, apply.Outputs...)
-	s.Outputs = append(s.Outputs, result.add(g, list, done)...)
+	s.Name, to.Own, to.Flags = of.Name, len(own.Inputs), flags+":0"
+	s.Inputs = slices.Concat(own.Inputs, apply.Inputs)
+	s.Outputs = slices.Concat([]Tensor{
+		{Name: "shares", Op: shares, DType: dtype.Float32, Shape: []int64{int64(p.ranks) * shareSize(of)}},
+	}, apply.Outputs, result.add(g, list, done))
 	p.nodes = append(p.nodes, g.Nodes()...)
-	return s
+	return nil
 }
 
 func shareSize(of *Signature) int64 { return int64(contract.ShareResults + len(of.Metrics())) }
@@ -323,28 +296,18 @@ func (p *parallel) copy(s *Signature, prefix string, after ...string) {
 	}
 }
 
-// share adds to g a vector with a place for the share of each rank (ParallelStep). It has the share of
+// share adds to g a vector with a place for the share of each rank (Parallel.Signature). It has the share of
 // this rank, and zeros in the other places, so that the sum over all ranks has all shares.
-func (p *parallel) share(g *subgraph, flags string, of *Signature, busy bool) string {
+func (p *parallel) share(g *subgraph, flags string, of *Signature) string {
 	one := g.integers("one", []int64{1}, 1)
-	parts := []string{flags}
-	results := of.Metrics()
-	switch finite := of.Output(contract.OutputGradsFinite); {
-	case !busy:
-		// The share of an idle rank says that its gradients are finite, and has zeros as results.
-		values := make([]int64, 1+len(results))
-		values[0] = 1
-		parts = append(parts, g.cast("results", g.integers("none", values, int64(len(values))), dtype.Int64, dtype.Float32))
-	default:
-		value := g.cast("sound", one, dtype.Int64, dtype.Float32)
-		if finite != nil {
-			value = g.reshape("finite", g.cast("finite_number", finite.Op, dtype.Bool, dtype.Float32), dtype.Float32, one)
-		}
-		parts = append(parts, value)
-		for i, t := range results {
-			id := strconv.Itoa(i)
-			parts = append(parts, g.reshape("result"+id, g.cast("number"+id, t.Op, t.DType, dtype.Float32), dtype.Float32, one))
-		}
+	applied := g.cast("sound", one, dtype.Int64, dtype.Float32)
+	if finite := of.Output(contract.OutputGradsFinite); finite != nil {
+		applied = g.reshape("finite", g.cast("finite_number", finite.Op, dtype.Bool, dtype.Float32), dtype.Float32, one)
+	}
+	parts := []string{flags, applied}
+	for i, t := range of.Metrics() {
+		id := strconv.Itoa(i)
+		parts = append(parts, g.reshape("result"+id, g.cast("number"+id, t.Op, t.DType, dtype.Float32), dtype.Float32, one))
 	}
 	size := shareSize(of)
 	own := g.concat("share", dtype.Float32, parts...)

@@ -16,11 +16,10 @@ func TestParallel(t *testing.T) {
 		require.NoError(t, err)
 		p, err := m.Parallel(ParallelOptions{Rank: 1, Ranks: 3, Inexact: true})
 		require.NoError(t, err, name)
-		assert.Len(t, p.Busy.Inputs[:p.Busy.Own], len(m.find(m.Roles.Gradients).Inputs), name)
-		assert.Equal(t, "shares", p.Busy.Outputs[0].Name)
+		assert.Len(t, p.Signature.Inputs[:p.Own], len(m.find(m.Roles.Gradients).Inputs), name)
+		assert.Equal(t, "shares", p.Signature.Outputs[0].Name)
 		if m.find(m.Roles.ResetMetrics) != nil {
-			assert.NotNil(t, p.Busy.Output("accuracy"), name)
-			assert.NotNil(t, p.Idle.Output("accuracy"), name)
+			assert.NotNil(t, p.Signature.Output("accuracy"), name)
 		}
 	}
 }
@@ -32,19 +31,11 @@ func TestNotParallel(t *testing.T) {
 	_, err = m.Parallel(ParallelOptions{Ranks: 2})
 	require.ErrorIs(t, err, errNotParallel)
 	assert.ErrorContains(t, err, "seed_generator")
-	for _, c := range []struct {
-		gradients, apply string
-		problem          string
-	}{
-		{m.Roles.Gradients, m.Roles.Predict, "no variable in common"},
-		{m.Roles.Train, m.Roles.Train, "other than by adding"},
-	} {
-		changed := *m
-		changed.Roles.Gradients, changed.Roles.Apply = c.gradients, c.apply
-		_, err = changed.Parallel(ParallelOptions{Ranks: 2, Inexact: true})
-		require.ErrorIs(t, err, errNotParallel)
-		assert.ErrorContains(t, err, c.problem)
-	}
+	changed := *m
+	changed.Roles.Apply = m.Roles.Predict
+	_, err = changed.Parallel(ParallelOptions{Ranks: 2, Inexact: true})
+	require.ErrorIs(t, err, errNotParallel)
+	assert.ErrorContains(t, err, "no variable in common")
 }
 
 // Ranks gather float32 and reduce bfloat16, since CollectiveGatherV2 does not support bfloat16.

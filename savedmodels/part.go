@@ -2,6 +2,7 @@ package savedmodels
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -23,10 +24,10 @@ const (
 	frozen
 	// Values of the kind shapes also depend on the shapes of samples.
 	shapes
-	// Values of the kind sizes may also depend on the number of samples in the batch. They are
-	// integers that become shapes; an operation that computes something else from them is live.
+	// Values of the kind sizes may also depend on the number of samples in the batch. They become
+	// shapes; an operation that computes something else from them is live.
 	sizes
-	// sample values also depend on data inputs, and have one part per sample.
+	// sample values also depend on data inputs.
 	sample
 )
 
@@ -38,7 +39,6 @@ type part struct {
 	args    []kind
 	inputs  []*Tensor // the data or reserved input of each argument; nil for the model's own values
 	kinds   []kind
-	leading []bool // for the kind sizes, whether only the first element may be the number of samples
 	heavy   []bool // whether an operation, or one that it depends on, is in heavyMath
 	sums    []string
 	needed  []bool
@@ -51,8 +51,7 @@ func (d *division) analyse(s *Signature) (*part, error) {
 		return nil, err
 	}
 	p := &part{signature: s, flat: f}
-	p.kinds, p.leading = make([]kind, len(f.ops)), make([]bool, len(f.ops))
-	p.heavy, p.sums = make([]bool, len(f.ops)), make([]string, len(f.ops))
+	p.kinds, p.heavy, p.sums = make([]kind, len(f.ops)), make([]bool, len(f.ops)), make([]string, len(f.ops))
 	for _, a := range f.args {
 		k, in := d.argument(s, a)
 		p.args, p.inputs = append(p.args, k), append(p.inputs, in)
@@ -115,15 +114,19 @@ func (p *part) classify(i int) kind {
 		}
 	}
 	switch {
-	case k == live || !pureOps[name] || p.mixes(op):
+	case k == live || !pureOps[name] || mixesInTraining(op) || k == sample && p.reducesSamples(op):
 		return live
-	case k >= shapes && name == "Rank", k == sizes && shapeOps[name]:
+	case k >= shapes && name == "Rank", k == sizes && p.leavesSamples(op):
 		return shapes
 	case k == sample && shapeOps[name]:
-		p.leading[i] = true
 		return sizes
+	case k == sizes && spreads[name] || k == sample && (spreads[name] || name == "Reshape"):
+		p.heavy[i] = heavy
+		return sample
 	case slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sizes }):
-		k, p.leading[i] = p.withSizes(op, k)
+		if k == sample || !sizeOps[name] || name == "Cast" && !integerTypes[op.def.GetAttr()["DstT"].GetType()] {
+			return live
+		}
 	}
 	p.heavy[i] = heavy || k == sample && heavyMath[name]
 	return k
@@ -144,127 +147,61 @@ func (p *part) inputsOf(op *flatOp) (k kind, heavy bool) {
 	return k, heavy
 }
 
-// axisInputs has the index of the input with the axes along which an operation combines the
-// elements of its first input; -1 is the last input.
-var axisInputs = map[string]int{
-	"Sum": 1, "Mean": 1, "Max": 1, "Min": 1, "Prod": 1, "All": 1, "Any": 1, "ArgMax": 1, "ArgMin": 1, "Cumsum": 1,
-	"ConcatV2": -1, "GatherV2": 2,
+var integerTypes = map[tfproto.DataType]bool{tfproto.DataType_DT_INT32: true, tfproto.DataType_DT_INT64: true}
+
+// spreads are the operations that give a value the number of samples as its first dimension.
+var spreads = setOf("BroadcastTo Tile")
+
+// reductions are the operations that combine elements along the axes in their second input.
+var reductions = setOf("Sum Mean Max Min Prod All Any ArgMax ArgMin Cumsum")
+
+// mixesInTraining reports whether an operation normalizes batches.
+func mixesInTraining(op *flatOp) bool {
+	training := op.def.GetAttr()["is_training"]
+	return strings.HasPrefix(op.def.GetOp(), "FusedBatchNorm") && (training == nil || training.GetB())
 }
 
-// mixes reports whether an operation on samples is known to combine samples, or to treat them
-// differently in training.
-func (p *part) mixes(op *flatOp) bool {
-	of := func(i int) bool { return i < len(op.in) && p.kindOf(op.in[i]) == sample }
-	attr, name := op.def.GetAttr(), op.def.GetOp()
-	if strings.HasPrefix(name, "FusedBatchNorm") {
-		return attr["is_training"] == nil || attr["is_training"].GetB()
-	}
-	if !slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sample }) {
+// reducesSamples reports whether an operation may combine the elements of different samples.
+func (p *part) reducesSamples(op *flatOp) bool {
+	if !reductions[op.def.GetOp()] {
 		return false
 	}
-	switch name {
-	case "Transpose":
-		axes, known := p.integers(op, 1)
-		return of(0) && (!known || len(axes) == 0 || axes[0] != 0)
-	case "Pack":
-		return attr["axis"].GetI() == 0
-	case "MatMul":
-		return of(0) && attr["transpose_a"].GetB() || of(1)
-	}
-	at, has := axisInputs[name]
-	if !has || name == "GatherV2" && (!of(0) || attr["batch_dims"].GetI() != 0) {
+	axes, known := p.integers(op, 1)
+	return !known || slices.Contains(axes, 0)
+}
+
+// leavesSamples reports whether an operation takes elements from a shape other than the number of samples.
+func (p *part) leavesSamples(op *flatOp) bool {
+	name, attr := op.def.GetOp(), op.def.GetAttr()
+	if name != "StridedSlice" && name != "GatherV2" || op.in[0].op < 0 || p.ops[op.in[0].op].def.GetOp() != "Shape" {
 		return false
 	}
-	if at < 0 {
-		at = len(op.in) - 1
-	}
-	return p.alongSamples(op, at)
+	begin, known := p.integers(op, 1)
+	return known && !slices.Contains(begin, 0) && attr["begin_mask"].GetI() == 0
 }
 
-// alongSamples reports whether the axes in an input may include the first dimension of the first
-// input.
-func (p *part) alongSamples(op *flatOp, input int) bool {
-	axes, known := p.integers(op, input)
-	rank := p.rank(op.in[0])
-	return !known || slices.ContainsFunc(axes, func(axis int64) bool { return axis == 0 || rank > 0 && axis == -rank })
-}
-
-// rank returns the number of dimensions of a value; 0 if the graph does not record it.
-func (p *part) rank(v value) int64 {
-	if v.op < 0 {
-		if in := p.inputs[v.arg()]; in != nil && !in.UnknownRank {
-			return int64(len(in.Shape))
-		}
-		return 0
-	}
-	return int64(len(p.ops[v.op].recorded().GetDim()))
-}
-
-// recorded returns the shape of the only result of an operation, if the graph records it; nil otherwise.
-func (o *flatOp) recorded() *tfproto.TensorShapeProto {
-	shapes := o.def.GetAttr()["_output_shapes"].GetList().GetShape()
-	if len(shapes) != 1 || shapes[0].GetUnknownRank() {
-		return nil
-	}
-	return shapes[0]
-}
-
-// integers returns the elements of an input that is an integer constant or a concatenation of such
-// constants. Axes of a tensor product are an example.
-func (p *part) integers(op *flatOp, input int) ([]int64, bool) {
-	steps := 0
-	return p.constant(op, input, &steps)
-}
-
-// constant implements integers. It gives up after 100 recursive calls, which steps counts.
-func (p *part) constant(op *flatOp, input int, steps *int) (all []int64, known bool) {
-	if *steps++; *steps > 100 || input < 0 || input >= len(op.in) || op.in[input].op < 0 {
+// integers returns the elements of an input that is an integer constant.
+func (p *part) integers(op *flatOp, input int) (all []int64, known bool) {
+	if input >= len(op.in) || op.in[input].op < 0 {
 		return nil, false
 	}
-	from := &p.ops[op.in[input].op]
-	switch from.def.GetOp() {
-	case "Const":
-		t := from.def.GetAttr()["value"].GetTensor()
-		all, known = elementsOf(t.GetDtype(), t.GetTensorContent(), t.GetIntVal(), t.GetInt64Val())
-		if dims := t.GetTensorShape().GetDim(); len(dims) == 1 && dims[0].GetSize() != int64(len(all)) {
-			return nil, false // equal elements may be stored once
-		}
-		return all, known
-	case "ConcatV2":
-		for i := range len(from.in) - 1 {
-			some, known := p.constant(from, i, steps)
-			if !known {
-				return nil, false
-			}
-			all = append(all, some...)
-		}
-		return all, true
-	}
-	return nil, false
-}
-
-// elementsOf decodes the elements of a TensorProto of int32 or int64.
-func elementsOf(dtype tfproto.DataType, content []byte, small []int32, large []int64) (out []int64, ok bool) {
-	size := map[tfproto.DataType]int{tfproto.DataType_DT_INT32: 4,
-		tfproto.DataType_DT_INT64: 8}[dtype]
-	if size == 0 {
+	from := p.ops[op.in[input].op].def
+	t := from.GetAttr()["value"].GetTensor()
+	if from.GetOp() != "Const" || !integerTypes[t.GetDtype()] {
 		return nil, false
 	}
-	for ; len(content) >= size; content = content[size:] {
-		var bits uint64
-		for i := range size {
-			bits |= uint64(content[i]) << (8 * i)
-		}
+	size := dtype.DType(t.GetDtype()).Size()
+	for content := t.GetTensorContent(); len(content) >= size; content = content[size:] {
 		if size == 4 {
-			out = append(out, int64(int32(bits)))
+			all = append(all, int64(int32(binary.LittleEndian.Uint32(content))))
 		} else {
-			out = append(out, int64(bits))
+			all = append(all, int64(binary.LittleEndian.Uint64(content)))
 		}
 	}
-	for _, v := range small {
-		out = append(out, int64(v))
+	for _, v := range t.GetIntVal() {
+		all = append(all, int64(v))
 	}
-	return append(out, large...), true
+	return append(all, t.GetInt64Val()...), true
 }
 
 // sum returns a hash of what an operation computes.

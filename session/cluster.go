@@ -46,8 +46,7 @@ type ranked struct {
 
 // rankNative is the part of ranked that TensorFlow holds.
 type rankNative struct {
-	// busy and idle are the steps for ranks with and without samples.
-	busy, idle *Step
+	step *Step // nil without a cluster
 	// The field of describes the signature that a rank runs on its samples. The field metrics
 	// lists, for each metric of the step, the index of the metric in the results of that signature.
 	// The field after lists, for each metric, its index in the outputs of the step, or -1. finite
@@ -186,27 +185,22 @@ func (s *Session) prepareRanks(n *native) (err error) {
 	if to.of, err = s.runner(tf, s.roles.Gradients); err != nil {
 		return err
 	}
-	for _, form := range []struct {
-		step **Step
-		of   *savedmodels.ParallelStep
-	}{{&to.busy, &r.parallel.Busy}, {&to.idle, &r.parallel.Idle}} {
-		flags, err := tf.Graph().Output(form.of.Flags)
-		if err != nil {
-			return err
-		}
-		st, err := s.prepare(tf, &form.of.Signature, form.of.Outputs, []tfbind.Output{flags},
-			tfbind.RunOptions{Abort: true, Proto: rankOptions})
-		if err != nil {
-			return err
-		}
-		st.common, st.commonFrom = make([]int64, 2), form.of.Own
-		*form.step = st
+	form := r.parallel
+	flags, err := tf.Graph().Output(form.Flags)
+	if err != nil {
+		return err
 	}
-	to.busy.strict = to.of.strict
-	to.metrics, to.after, to.finite = placeMetrics(to.of, to.busy, metrics)
+	to.step, err = s.prepare(tf, &form.Signature, form.Signature.Outputs, []tfbind.Output{flags},
+		tfbind.RunOptions{Abort: true, Proto: rankOptions})
+	if err != nil {
+		return err
+	}
+	to.step.common, to.step.commonFrom = make([]int64, 2), form.Own
+	to.step.strict = to.of.strict
+	to.metrics, to.after, to.finite = placeMetrics(to.of, to.step, metrics)
 	for i, name := range metrics {
 		if slices.Contains(runningMetrics(s.model), name) {
-			to.after[i] = to.busy.index(name)
+			to.after[i] = to.step.index(name)
 		}
 	}
 	to.shares = make([]float32, len(s.rank.Workers)*(contract.ShareResults+len(to.of.names)))
@@ -215,8 +209,7 @@ func (s *Session) prepareRanks(n *native) (err error) {
 }
 
 func (n *rankNative) close() {
-	n.busy.Close()
-	n.idle.Close()
+	n.step.Close()
 	if n.of != nil {
 		n.of.Close()
 	}
@@ -386,13 +379,13 @@ func (g group) Leave(finished func()) error {
 }
 
 func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out []float64) (applied bool, err error) {
-	n := &s.native.rank
-	seed := partSeed(s.opts.Seed, s.rank.Rank)
-	for _, st := range []*Step{n.busy, n.idle} {
-		st.setSeeds(seed, step)
-		st.common[0], st.common[1] = s.opts.Seed, step
+	n, ranks := &s.native.rank, len(s.rank.Workers)
+	if b.Size < ranks {
+		return false, fmt.Errorf("%w: a batch has %d samples, and each of the %d ranks needs one", ErrData, b.Size, ranks)
 	}
-	return s.rank.step(ctx, n, step, b, min(len(s.rank.Workers), b.Size), out)
+	n.step.setSeeds(partSeed(s.opts.Seed, s.rank.Rank), step)
+	n.step.common[0], n.step.common[1] = s.opts.Seed, step
+	return s.rank.step(ctx, n, step, b, out)
 }
 
 // evaluateRank evaluates a batch on the first rank, in as many micro-batches as there are ranks, and
@@ -431,20 +424,16 @@ func (s *Session) evaluateRank(ctx context.Context, b data.Batch, out []float64)
 	return nil
 }
 
-// step runs a step on this rank's part of a batch. The first ranks have one part each, and the
-// others are idle.
-func (r *ranked) step(ctx context.Context, n *rankNative, step int64, b data.Batch, parts int,
-	out []float64) (applied bool, err error) {
+// step runs a step on this rank's part of a batch.
+func (r *ranked) step(ctx context.Context, n *rankNative, step int64, b data.Batch, out []float64) (applied bool,
+	err error) {
 	if err := causeOf(ctx); err != nil {
 		return false, err
 	}
-	st, part := n.idle, b
-	if r.Rank < parts {
-		st, part = n.busy, partOf(b, r.Rank, parts)
-	}
+	st := n.step
 	// The inputs are copies, since an abandoned run could still read them after the batch has
 	// changed.
-	if err := st.feed(part, false); err != nil {
+	if err := st.feed(partOf(b, r.Rank, len(r.Workers)), false); err != nil {
 		return false, err
 	}
 	r.flags[0], r.flags[1] = float32(step%stepModulus), 0
@@ -466,13 +455,13 @@ func (r *ranked) step(ctx context.Context, n *rankNative, step int64, b data.Bat
 		return false, err
 	}
 	n.shares = values.([]float32)
-	if applied, err = r.combine(n, b, parts, out); err != nil {
+	if applied, err = r.combine(n, b, out); err != nil {
 		return false, err
 	}
 	return st.finish(n.after, n.finite, applied, out)
 }
 
-func (r *ranked) combine(n *rankNative, b data.Batch, parts int, out []float64) (applied bool, err error) {
+func (r *ranked) combine(n *rankNative, b data.Batch, out []float64) (applied bool, err error) {
 	c := n.of.combine(b, n.metrics, out)
 	applied = true
 	size := len(n.shares) / len(r.Workers)
@@ -486,12 +475,10 @@ func (r *ranked) combine(n *rankNative, b data.Batch, parts int, out []float64) 
 			r.stopped = rank
 		}
 		applied = applied && share[contract.ShareFlags] != 0
-		if rank < parts {
-			for i := range n.of.part {
-				n.of.part[i] = float64(share[contract.ShareResults+i])
-			}
-			c.add(partOf(b, rank, parts), n.of.part)
+		for i := range n.of.part {
+			n.of.part[i] = float64(share[contract.ShareResults+i])
 		}
+		c.add(partOf(b, rank, len(r.Workers)), n.of.part)
 	}
 	c.end()
 	return applied, nil

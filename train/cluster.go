@@ -40,6 +40,16 @@ func (c *Config) checkCluster() error {
 	return nil
 }
 
+// checkParts returns an error if the last batch of a pass has too few samples for the ranks.
+func (t *training) checkParts() error {
+	n := t.samples.Len() % t.Loop.Batch
+	if _, ranked := t.ranked(); !ranked || n == 0 || t.Loop.DropRemainder || n >= len(t.Cluster.Workers) {
+		return nil
+	}
+	return refuse("Loop.DropRemainder", false, "the last batch of a pass has %d samples for %d ranks; drop it, or use "+
+		"another batch size", n, len(t.Cluster.Workers))
+}
+
 // asRank adapts the options to a training with several ranks. Only the first rank writes results.
 func (c *Config) asRank() {
 	rank, ranked := c.ranked()

@@ -47,7 +47,7 @@ func (t *training) openData() (err error) {
 	}
 	t.samples, t.data = train, t.ordered(train, nil)
 	t.reader.release()
-	return nil
+	return t.checkParts()
 }
 
 // checkImages decodes all images once, as the training does.

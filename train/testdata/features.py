@@ -106,7 +106,7 @@ class Model(tf.Module):
             h = tf.reshape(h, [samples * 2, width // 2])
             h = tf.reshape(h / tf.sqrt(tf.cast(width, tf.float32)), [samples, 16])
             h = h + tf.broadcast_to(self.first[:1, :], [samples, tf.shape(h)[-1]])
-            h = h + tf.tile(self.first[1:2, :], [samples, 1]) + tf.zeros([samples, 1])
+            h = h + tf.tile(self.first[1:2, :], [samples, 1])
         elif kind == "batch maximum":
             h = h / tf.reduce_max(tf.reshape(h, [1, -1]), axis=1)
         elif kind == "negative axis":
