@@ -7,7 +7,6 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"time"
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
@@ -27,16 +26,6 @@ type FeatureStep struct {
 	bytes, samples int
 }
 
-// FeatureCheck is the result of FeatureStep.CheckTraining.
-type FeatureCheck struct {
-	// Difference is the largest relative difference of a loss or a trained variable between
-	// training on the data and training on the features.
-	Difference float64
-	// Full, Compute and Rest are the times per sample of a train step on the data, of computing
-	// the features, and of a train step on the features.
-	Full, Compute, Rest time.Duration
-}
-
 // ErrFeatures means that training on features differs from training on the data.
 var ErrFeatures = errors.New("training on the features differs from training on the data")
 
@@ -46,114 +35,87 @@ var ErrFeatures = errors.New("training on the features differs from training on 
 const (
 	featureTolerance = 1e-4
 	trainTolerance   = 1e-5
-	checkSteps       = 3
+	trialSteps       = 3
 )
 
 // CheckTraining checks that the features of a sample do not depend on the other samples of its
 // batch. Then it trains a few steps on the first batch of ds, once on its data and once on its
-// features, and compares losses and trained variables. Where they differ, the error is
-// ErrFeatures. Without an error, the model has the variables that it had before. The session
-// must have a learning rate if its train signature takes one.
-func (x *FeatureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch int) (c FeatureCheck, err error) {
-	s := x.session
-	b, err := firstBatch(ds, batch)
-	if err != nil {
-		return c, err
+// features. It returns the largest relative difference of a loss or a trained variable; ErrFeatures
+// means that it is too large. Without an error, the model has the variables that it had before. The
+// session must have a learning rate if its train signature takes one.
+func (x *FeatureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch int) (difference float64, err error) {
+	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
+		if err == nil {
+			err = x.checkIndependent(ctx, b)
+		}
+		if err == nil {
+			difference, err = x.checkSteps(ctx, b)
+		}
+		return difference, err
 	}
+	return 0, fmt.Errorf("%s: no samples: %w", ds.Name(), data.ErrFormat)
+}
+
+// checkSteps compares train steps on a batch with steps on its features.
+func (x *FeatureStep) checkSteps(ctx context.Context, b data.Batch) (difference float64, err error) {
+	s := x.session
 	before, err := s.Snapshot(ctx)
 	if err != nil {
-		return c, err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, before.Close()) }()
-	if err := x.checkIndependent(ctx, b); err != nil { // the first run includes the optimization of the graph
-		return c, err
-	}
-	began := time.Now()
 	small, err := x.batch(ctx, b)
 	if err != nil {
-		return c, err
+		return 0, err
 	}
-	c.Compute = time.Since(began) / time.Duration(max(b.Size, 1))
-	// A trained batch has its samples in another order than the batch from which the features were
-	// computed.
-	order := ascending(b.Size)
-	slices.Reverse(order)
-	b, small = rearranged(b, order), rearranged(small, order)
 	original, err := s.runner(s.tf, contract.OriginalPrefix+s.roles.Train)
 	if err != nil {
-		return c, err
+		return 0, err
 	}
-	full, err := s.trial(ctx, original, b, before)
-	if closing := original.Close(); err != nil || closing != nil {
-		return c, errors.Join(err, closing, full.after.Close())
+	// A trained batch has its samples in another order than the batch from which the features were
+	// computed.
+	full, err := s.trial(ctx, original, reversed(b), before)
+	if err = errors.Join(err, original.Close()); err != nil {
+		return 0, errors.Join(err, full.after.Close())
 	}
-	rest, err := s.trial(ctx, s.train, small, before)
-	if err != nil {
-		return c, errors.Join(err, full.after.Close())
+	rest, err := s.trial(ctx, s.train, reversed(small), before)
+	if err == nil {
+		difference, err = s.compare(full, rest)
 	}
-	c.Full, c.Rest = full.took/time.Duration(b.Size), rest.took/time.Duration(b.Size)
-	c.Difference, err = s.compare(full, rest)
-	return c, errors.Join(err, full.after.Close(), rest.after.Close())
+	return difference, errors.Join(err, full.after.Close(), rest.after.Close())
 }
 
-// firstBatch returns a copy of the first batch of a dataset.
-func firstBatch(ds data.Dataset, batch int) (data.Batch, error) {
-	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
-		if err != nil {
-			return b, err
-		}
-		return rearranged(b, ascending(b.Size)), nil
-	}
-	return data.Batch{}, fmt.Errorf("%s: no samples: %w", ds.Name(), data.ErrFormat)
-}
-
-// rearranged returns a copy of a batch with its samples in another order, which may leave out
-// and repeat samples.
-func rearranged(b data.Batch, order []int) data.Batch {
-	out := data.Batch{Size: len(order), Index: b.Index}
+// reversed returns a copy of a batch with its samples in reverse order.
+func reversed(b data.Batch) data.Batch {
+	out := data.Batch{Size: b.Size, Index: b.Index}
 	for _, f := range b.Fields {
 		v := reflect.ValueOf(f.Values)
 		width := v.Len() / b.Size
-		values := reflect.MakeSlice(v.Type(), len(order)*width, len(order)*width)
-		for to, from := range order {
-			reflect.Copy(values.Slice(to*width, (to+1)*width), v.Slice(from*width, (from+1)*width))
+		values := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		for i := range b.Size {
+			reflect.Copy(values.Slice(i*width, (i+1)*width), v.Slice((b.Size-1-i)*width, (b.Size-i)*width))
 		}
-		out.Fields = append(out.Fields, data.Field{Name: f.Name, Array: data.Array{
-			Shape: append([]int{len(order)}, f.Shape[1:]...), Values: values.Interface(),
-		}})
+		f.Array = data.Array{Shape: slices.Clone(f.Shape), Values: values.Interface()}
+		out.Fields = append(out.Fields, f)
 	}
 	return out
-}
-
-// ascending returns the positions 0 ... n-1.
-func ascending(n int) []int {
-	order := make([]int, n)
-	for i := range order {
-		order[i] = i
-	}
-	return order
 }
 
 // trialRun has the results of a few train steps.
 type trialRun struct {
 	losses []float64
 	after  *Snapshot
-	took   time.Duration // the shortest step
 }
 
 // trial runs a few train steps on one batch, and returns to a snapshot.
 func (s *Session) trial(ctx context.Context, r *runner, b data.Batch, before *Snapshot) (t trialRun, err error) {
 	out := make([]float64, len(r.names))
-	for step := range int64(checkSteps) {
-		began := time.Now()
+	for step := range int64(trialSteps) {
 		r.setSeeds(s.opts.Seed, step)
 		if _, err := r.on(ctx, b, out); err != nil {
 			return t, err
 		}
 		t.losses = append(t.losses, out[0])
-		if took := time.Since(began); step == 0 || took < t.took {
-			t.took = took
-		}
 	}
 	if t.after, err = s.Snapshot(ctx); err != nil {
 		return t, err
@@ -189,7 +151,7 @@ func (s *Session) compare(full, rest trialRun) (largest float64, err error) {
 		d := difference(a, b, 1e-3)
 		if v.Weight && !(d <= trainTolerance) {
 			return d, fmt.Errorf("%w: after %d steps, the variable %s differs by %.2g of its largest value", ErrFeatures,
-				checkSteps, v.Name, d)
+				trialSteps, v.Name, d)
 		}
 		largest = max(largest, d)
 	}
@@ -318,20 +280,18 @@ func (x *FeatureStep) checkIndependent(ctx context.Context, b data.Batch) error 
 	if err != nil {
 		return err
 	}
-	all, half := ascending(b.Size), b.Size/2
-	reversed := slices.Clone(all)
-	slices.Reverse(reversed)
-	for _, samples := range [][]int{reversed, all[:half], all[half:]} {
-		if len(samples) == 0 {
+	half := b.Size / 2
+	for _, c := range [][2]data.Batch{{reversed(b), reversed(want)}, {b.Slice(0, half), want.Slice(0, half)},
+		{b.Slice(half, b.Size), want.Slice(half, b.Size)}} {
+		if c[0].Size == 0 {
 			continue
 		}
-		have, err := x.batch(ctx, rearranged(b, samples))
+		have, err := x.batch(ctx, c[0])
 		if err != nil {
 			return err
 		}
-		expected := rearranged(want, samples)
 		for i, t := range x.Signature.Outputs {
-			d := difference(expected.Fields[i].Values, have.Fields[i].Values, 1e-6)
+			d := difference(c[1].Fields[i].Values, have.Fields[i].Values, 1e-6)
 			if !(d <= featureTolerance) {
 				return fmt.Errorf("%w: %s of a sample changes by %.2g of the largest value with the other samples of the batch, "+
 					"their order or their number", ErrFeatures, t.Name, d)

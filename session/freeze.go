@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -72,10 +71,7 @@ func (f frozen) Save(prefix string) error {
 		_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}})
 		return err
 	})
-	if err = saveError(prefix, w.variables, err); err != nil && !errors.As(err, new(*SaveError)) {
-		err = fmt.Errorf("save %s: %w", prefix, err)
-	}
-	return err
+	return saveError(prefix, w.variables, err)
 }
 
 // stateWriter writes the files of Save from the values of a snapshot.

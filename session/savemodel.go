@@ -34,7 +34,7 @@ func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(di
 	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err
 	}
-	return s.modelError(dir, s.writeModel(ctx, dir, complete))
+	return modelError(dir, s.writeModel(ctx, dir, complete))
 }
 
 // writeFiles writes a SavedModel with its manifest to a new folder, and syncs it.
@@ -139,7 +139,7 @@ func replaceable(dir, model string) error {
 		return nil
 	}
 	if err != nil {
-		return newSaveError("save model to", dir, 0, files.Cause(err))
+		return modelError(dir, err)
 	}
 	isModel := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "saved_model.pb" })
 	if len(entries) > 0 && !isModel {
@@ -174,11 +174,13 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 // checkSpace returns a SaveError if a model cannot be saved to dir for lack of space or rights in
 // the folder parent, which it creates.
 func checkSpace(dir, parent string, model *savedmodels.Model) error {
-	needs := modelBytes(model)
-	if err := files.WritableDir(parent, needs); err != nil {
-		return newSaveError("save model to", dir, needs, files.Cause(err))
+	needs := saveBytes(model.Variables)
+	for name := range copied(model) {
+		if info, err := os.Stat(filepath.Join(model.Dir, name)); err == nil { // copying reports the error
+			needs += info.Size()
+		}
 	}
-	return nil
+	return modelError(dir, files.WritableDir(parent, needs))
 }
 
 // copied iterates over the files of a SavedModel that a trained model has, too: all but the variables,
@@ -207,25 +209,15 @@ func copyModel(m *savedmodels.Model, to string) error {
 
 // modelError returns an error of saving a model to dir. It is a *SaveError if the file system refused. A
 // missing file is not an error of the disk: the original model lacks it.
-func (s *Session) modelError(dir string, err error) error {
+func modelError(dir string, err error) error {
 	var saving *SaveError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &saving):
-		return newSaveError("save model to", dir, modelBytes(s.model), saving.Err)
+		return &SaveError{"save model to", dir, saving.Err}
 	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
-		return newSaveError("save model to", dir, modelBytes(s.model), files.Cause(err))
+		return &SaveError{"save model to", dir, files.Cause(err)}
 	}
 	return fmt.Errorf("save model to %s: %w", dir, err)
-}
-
-func modelBytes(m *savedmodels.Model) int64 {
-	sum := saveBytes(m.Variables)
-	for name := range copied(m) {
-		if info, err := os.Stat(filepath.Join(m.Dir, name)); err == nil { // copying reports the error
-			sum += info.Size()
-		}
-	}
-	return sum
 }

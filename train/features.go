@@ -9,7 +9,6 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/contract"
-	"steadyfit/internal/texts"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -74,9 +73,9 @@ func (t *training) tryFeatures(ctx context.Context) error {
 	}
 	x, err := s.NewFeatureStep(f)
 	if err == nil {
-		var done session.FeatureCheck
-		if done, err = t.checkFeatures(ctx, s, x); err == nil {
-			err = t.useFeatures(ctx, x, f, done)
+		var difference float64
+		if difference, err = t.checkFeatures(ctx, s, x); err == nil {
+			err = t.useFeatures(ctx, x, f, difference)
 		}
 		err = errors.Join(err, x.Close())
 	}
@@ -109,20 +108,20 @@ func (t *training) mayCache() error {
 }
 
 // checkFeatures compares training on features with training on the data, and returns a
-// savedmodels.ErrNoFeatures if they differ or if the cache would save no time.
-func (t *training) checkFeatures(ctx context.Context, s *session.Session,
-	x *session.FeatureStep) (c session.FeatureCheck, err error) {
+// savedmodels.ErrNoFeatures if they differ. Without CacheFeatures On, they must not even round differently.
+func (t *training) checkFeatures(ctx context.Context, s *session.Session, x *session.FeatureStep) (difference float64,
+	err error) {
 	if err := t.setFirstRate(s); err != nil {
-		return c, err
+		return 0, err
 	}
-	c, err = x.CheckTraining(ctx, t.samples, t.Loop.Batch)
+	difference, err = x.CheckTraining(ctx, t.samples, t.Loop.Batch)
 	switch {
 	case errors.Is(err, session.ErrFeatures):
 		err = contract.Mark(err, savedmodels.ErrNoFeatures)
-	case err == nil:
-		err = t.pays(c)
+	case err == nil && difference > 0 && t.CacheFeatures == Auto:
+		err = no("the first steps would round differently, by %.1g; {Config.CacheFeatures} on accepts that", difference)
 	}
-	return c, err
+	return difference, err
 }
 
 // setFirstRate sets the first learning rate that is not 0, since training for comparison must change weights.
@@ -137,30 +136,8 @@ func (t *training) setFirstRate(s *session.Session) error {
 	return s.SetLearningRate(rate)
 }
 
-// pays returns ErrNoFeatures if the measured times promise no faster training, or if results must
-// not change and a cache may change them.
-func (t *training) pays(c session.FeatureCheck) error {
-	if t.CacheFeatures != Auto {
-		return nil
-	}
-	if c.Difference > 0 { // the bits of a training must not depend on measured times
-		return no("the first steps would round differently, by %.1g; {Config.CacheFeatures} on accepts that", c.Difference)
-	}
-	steps := t.samples.Len()
-	if t.Loop.StepsPerEpoch > 0 {
-		steps = t.Loop.StepsPerEpoch * t.Loop.Batch
-	}
-	trained := float64(steps) * float64(t.Loop.Epochs-t.Loop.InitialEpoch)
-	with, without := c.Compute.Seconds()*float64(t.samples.Len())+trained*c.Rest.Seconds(), trained*c.Full.Seconds()
-	if with > without*0.9 {
-		return no("it would save no time: a sample takes %v per step, or %v once for its features and then %v per step",
-			texts.Duration(c.Full), texts.Duration(c.Compute), texts.Duration(c.Rest))
-	}
-	return nil
-}
-
 func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *savedmodels.Features,
-	c session.FeatureCheck) error {
+	difference float64) error {
 	began := time.Now()
 	train, err := t.featuresOf(ctx, x, t.samples)
 	if err != nil {
@@ -175,14 +152,12 @@ func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *s
 	}
 	t.data = t.ordered(train, t.samples)
 	size := memory.Bytes(x.SampleBytes() * train.Len())
-	same := "and the first steps had the same results"
-	if c.Difference > 0 {
-		same = fmt.Sprintf("and the results of the first steps differ by %.1g at most", c.Difference)
+	same := "the first steps had the same results"
+	if difference > 0 {
+		same = fmt.Sprintf("the results of the first steps differ by %.1g at most", difference)
 	}
-	t.report("features", text(fmt.Sprintf("computed once for %d samples in %v, %s in memory: %d operations, up to %s; a "+
-		"sample takes %v per epoch instead of %v, %s",
-		train.Len(), time.Since(began).Round(time.Millisecond), size, f.Operations, f.End, texts.Duration(c.Rest),
-		texts.Duration(c.Full), same)))
+	t.report("features", text(fmt.Sprintf("computed once for %d samples in %v, %s in memory: %d operations, up to %s; %s",
+		train.Len(), time.Since(began).Round(time.Millisecond), size, f.Operations, f.End, same)))
 	return nil
 }
 
