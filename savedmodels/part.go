@@ -120,16 +120,23 @@ func (p *part) classify(i int) kind {
 		return shapes
 	case k == sample && shapeOps[name]:
 		return sizes
-	case k == sizes && spreads[name] || k == sample && (spreads[name] || name == "Reshape"):
-		p.heavy[i] = heavy
-		return sample
 	case slices.ContainsFunc(op.in, func(v value) bool { return p.kindOf(v) == sizes }):
-		if k == sample || !sizeOps[name] || name == "Cast" && !integerTypes[op.def.GetAttr()["DstT"].GetType()] {
-			return live
-		}
+		k = withSizes(op, k)
 	}
 	p.heavy[i] = heavy || k == sample && heavyMath[name]
 	return k
+}
+
+// withSizes returns the kind of an operation that has an input of the kind sizes. k is the kind of all inputs.
+func withSizes(op *flatOp, k kind) kind {
+	name := op.def.GetOp()
+	switch {
+	case spreads[name], k == sample && name == "Reshape":
+		return sample
+	case k == sample || !sizeOps[name] || name == "Cast" && !integerTypes[op.def.GetAttr()["DstT"].GetType()]:
+		return live
+	}
+	return sizes
 }
 
 // inputsOf returns the kind that the inputs of an operation have together, and whether one of the
