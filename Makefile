@@ -37,7 +37,7 @@ demo: runtime build ## train the built-in digits model and evaluate the result
 # first.
 HALF := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) + 1) / 2)))
 .PHONY: test
-test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, leakcheck, other bindings, Python
+test: runtime venv ## all tests: unit, race, oneDNN on and off, gcstress, other bindings, Python
 	@rm -rf $(REPORTS)
 	@rc=0; $(MAKE) -k --no-print-directory -j2 PROCESSES=$(HALF) GOTESTFLAGS='-p=$(HALF) $(GOTESTFLAGS)' \
 		abi race test-unit test-onednn pytest gcstress test-bindings || rc=1; \
@@ -92,8 +92,8 @@ ONLY = -run '$(shell scripts/lane.sh run $(1))'
 WITHOUT_RACE := option|examples/(train|transfer)|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|stats|lab/(accuracy|bench|compare|loop|measure|report|runner|worker|workload))
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
-race: runtime ## the unit tests with race detector and leakcheck, with the opposite setting of oneDNN
-	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -tags leakcheck -count=1 -timeout=30m $(call SKIP,race) \
+race: runtime ## the unit tests with the race detector and the opposite setting of oneDNN
+	TF_ENABLE_ONEDNN_OPTS=$(OTHER_ONEDNN) $(GOTEST) race -race -count=1 -timeout=30m $(call SKIP,race) \
 		$(GOTESTFLAGS) $$($(GO) list ./... | grep -vE '/($(WITHOUT_RACE))$$')
 
 .PHONY: test-onednn
@@ -102,7 +102,7 @@ test-onednn: runtime ## the tests that race skips, with the opposite setting of 
 
 .PHONY: gcstress
 gcstress: runtime ## tests with a garbage collection inside each use of a native handle
-	$(GOTEST) gcstress -tags 'gcstress leakcheck' -timeout=20m $(call SKIP,gcstress) $(GOTESTFLAGS) ./tfbind/... ./session/...
+	$(GOTEST) gcstress -tags gcstress -timeout=20m $(call SKIP,gcstress) $(GOTESTFLAGS) ./tfbind/... ./session/...
 
 .PHONY: test-bindings
 test-bindings: runtime ## tests with other bindings of TensorFlow in the same process

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,7 +50,8 @@ func child[T any](variable string, run func(T) error) {
 		err = run(argument)
 	}
 	if live := tfbind.Live(); err == nil && live != (tfbind.Counts{}) {
-		err = fmt.Errorf("left behind: %+v\n%v", live, tfbind.Leaks())
+		err = fmt.Errorf("left behind: %+v", live)
+		_ = pprof.Lookup("tfbind").WriteTo(os.Stderr, 1)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -221,7 +223,7 @@ func (r heavyRun) train() error {
 func (r heavyRun) inChild(t *testing.T, env ...string) (result heavyResult, peak memory.Bytes) {
 	t.Helper()
 	if instrumented {
-		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race and leakcheck " +
+		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race " +
 			"have this one")
 	}
 	peak = runChild(t, heavyEnv, r, &result, env...)

@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"testing"
@@ -32,7 +33,8 @@ import (
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if live := tfbind.Live(); live != (tfbind.Counts{}) && code == 0 {
-			fmt.Fprintf(os.Stderr, "left behind: %+v\n%v\n", live, tfbind.Leaks())
+			fmt.Fprintf(os.Stderr, "left behind: %+v\n", live)
+			_ = pprof.Lookup("tfbind").WriteTo(os.Stderr, 1)
 			code = 1
 		}
 		os.Exit(code)

@@ -1,7 +1,6 @@
-//go:build race || leakcheck
+//go:build race
 
 package fit_test
 
-// instrumented is true if this build allocates more memory than usual: for the race detector, or
-// for the call stacks that leakcheck records.
+// instrumented is true if this build allocates more memory than usual, for the race detector.
 const instrumented = true

@@ -1,4 +1,4 @@
-//go:build !race && !leakcheck
+//go:build !race
 
 package fit_test
 

@@ -182,7 +182,7 @@ func open() (goroutines, files int, err error) {
 //lane:skip check (long)
 func TestSoak(t *testing.T) {
 	if instrumented {
-		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race and leakcheck " +
+		t.Skip("memory that this build keeps of its own would be in the figures; the tests without race " +
 			"have this one")
 	}
 	whole := os.Getenv(soakEnv) != ""

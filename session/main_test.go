@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -27,7 +28,8 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	if live := tfbind.Live(); live != (tfbind.Counts{}) && code == 0 {
-		fmt.Fprintf(os.Stderr, "left behind: %+v\n%v\n", live, tfbind.Leaks())
+		fmt.Fprintf(os.Stderr, "left behind: %+v\n", live)
+		_ = pprof.Lookup("tfbind").WriteTo(os.Stderr, 1)
 		code = 1
 	}
 	os.Exit(code)

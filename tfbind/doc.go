@@ -15,8 +15,8 @@
 // another goroutine uses the object. The memory of the object is freed after its last use. A closed
 // object returns [ErrClosed]. The garbage collector frees no native memory, because it does not see
 // that memory and runs too late (tensorflow#57356). [Live] counts open objects. [Counts.Leaked]
-// counts objects that became unreachable without Close. In a build with the tag leakcheck, [Leaks]
-// reports where they were made.
+// counts objects that became unreachable without Close. The
+// profile "tfbind" of package runtime/pprof has the stacks at which open objects were made.
 //
 // # Concurrency
 //

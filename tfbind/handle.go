@@ -3,8 +3,7 @@ package tfbind
 import (
 	"fmt"
 	"runtime"
-	"slices"
-	"sync"
+	"runtime/pprof"
 	"sync/atomic"
 	"unsafe"
 )
@@ -22,8 +21,10 @@ type handle struct {
 	// state is the number of uses in progress, plus closedBit after close.
 	state atomic.Int64
 	freed chan struct{}
-	site  creationSite
 }
+
+// made has the stacks at which the open objects were made.
+var made = pprof.NewProfile("tfbind")
 
 const closedBit = 1 << 62
 
@@ -32,7 +33,9 @@ const closedBit = 1 << 62
 func newHandle(p ptr, k *kind, size int64, free func(ptr)) *handle {
 	k.count.Add(1)
 	k.bytes.Add(size)
-	return &handle{ptr: p, free: free, kind: k, size: size, freed: make(chan struct{}), site: here()}
+	h := &handle{ptr: p, free: free, kind: k, size: size, freed: make(chan struct{})}
+	made.Add(h, 2)
+	return h
 }
 
 // watch counts a leak if object becomes unreachable without Close. Close methods call
@@ -41,8 +44,6 @@ func newHandle(p ptr, k *kind, size int64, free func(ptr)) *handle {
 func watch[T any](object *T, h *handle) {
 	runtime.AddCleanup(object, func(h *handle) {
 		if h.state.Load()&closedBit == 0 {
-			// leaked is incremented last: a leak that is counted has then been recorded completely.
-			recordLeak(h)
 			h.kind.leakedBytes.Add(h.size)
 			h.kind.leaked.Add(1)
 		}
@@ -87,6 +88,7 @@ func (h *handle) close() bool {
 }
 
 func (h *handle) destroy() {
+	made.Remove(h)
 	h.free(h.ptr)
 	h.kind.count.Add(-1)
 	h.kind.bytes.Add(-h.size)
@@ -151,19 +153,4 @@ func Live() Counts {
 		c.LeakedBytes += k.leakedBytes.Load()
 	}
 	return c
-}
-
-var leaks struct {
-	sync.Mutex
-	list []string
-}
-
-// Leaks describes the objects that became unreachable without Close: kind, size, and the stack at the
-// creation, innermost first. It is empty unless the program is built with the tag
-// leakcheck, since recording a stack takes longer than making a small tensor. Counts.Leaked is
-// available in every build.
-func Leaks() []string {
-	leaks.Lock()
-	defer leaks.Unlock()
-	return slices.Clone(leaks.list)
 }

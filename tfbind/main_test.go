@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -14,8 +15,7 @@ import (
 // mapsAfterLoad are the mappings of this process before the tests use pages of TensorFlow.
 var mapsAfterLoad string
 
-// TestMain checks that the tests left no native object and no goroutine. With the tag
-// leakcheck, it prints where a leaked object was made.
+// TestMain checks that the tests left no native object and no goroutine.
 func TestMain(m *testing.M) {
 	if os.Getenv(envThresholdChild) != "" {
 		if err := thresholdChild(); err != nil {
@@ -56,9 +56,7 @@ func checkNothingLeft() int {
 	}
 	if got := tfbind.Live(); got != want {
 		fmt.Fprintf(os.Stderr, "left behind: %+v, want %+v\n", got, want)
-		for _, l := range tfbind.Leaks() {
-			fmt.Fprintln(os.Stderr, "leaked", l)
-		}
+		_ = pprof.Lookup("tfbind").WriteTo(os.Stderr, 1)
 		return 1
 	}
 	return 0

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +26,8 @@ import (
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if live := tfbind.Live(); live != (tfbind.Counts{}) && code == 0 {
-		fmt.Fprintf(os.Stderr, "left behind: %+v\n%v\n", live, tfbind.Leaks())
+		fmt.Fprintf(os.Stderr, "left behind: %+v\n", live)
+		_ = pprof.Lookup("tfbind").WriteTo(os.Stderr, 1)
 		code = 1
 	}
 	os.Exit(code)

@@ -1,5 +1,0 @@
-//go:build leakcheck
-
-package tfbind_test
-
-const leakcheck = true
