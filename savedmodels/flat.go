@@ -50,10 +50,9 @@ type value struct {
 // arg returns the index of the argument that the value refers to.
 func (v value) arg() int { return -1 - v.op }
 
-// The limits on inlining. The train step of a model with 1,000 layers has 50,000 operations
-// and calls. maxCalled is that of any function that TensorFlow may inline (graph.checkCalls).
+// The limits on functions that TensorFlow may inline (graph.checkCalls). The train step of a model with 1,000
+// layers has 50,000 operations and calls.
 const (
-	maxFlatOps = 200_000
 	maxInlined = 64 // nesting of calls
 	maxCalled  = 2_000_000
 )
@@ -77,7 +76,6 @@ type scope struct {
 type flattener struct {
 	defs map[string]*tfproto.FunctionDef
 	ops  []flatOp
-	size int // the number of operations and calls
 }
 
 // flatten inlines the function that computes a signature's outputs. It returns the indices of
@@ -186,9 +184,6 @@ func (fl *flattener) open(d *tfproto.FunctionDef, parent *scope, call *tfproto.N
 		}
 	}
 	for _, n := range d.GetNodeDef() {
-		if fl.size++; fl.size > maxFlatOps {
-			return nil, fmt.Errorf("%w: it has more than %d operations", errFlat, maxFlatOps)
-		}
 		if inner := fl.callee(n); inner != nil {
 			var err error
 			if s.inside[n.GetName()], err = fl.open(inner, s, n); err != nil {

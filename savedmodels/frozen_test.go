@@ -35,7 +35,6 @@ func TestFrozenVariables(t *testing.T) {
 	require.NoError(t, m.WriteText(&text))
 	assert.Contains(t, text.String(), "leave out 3 frozen variables")
 	assert.Contains(t, text.String(), "An adapter holds 4 variables")
-	assert.Contains(t, text.String(), "once per sample")
 }
 
 // Model.Base depends on the values of the frozen variables, but not on the folder of the model.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -172,13 +171,6 @@ func (m *Model) writeVariables(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "Checkpoints leave out %s (%d bytes, base %.12s). An adapter holds %s, %d bytes.\n",
 		texts.Count(frozen, "frozen variable"), frozenBytes, m.Base, texts.Count(weights, "variable"), weightBytes)
-	if f, err := m.Features(); err == nil {
-		fmt.Fprintf(b, "Training can compute %s once per sample, up to %s.\n", texts.Count(f.Operations, "frozen operation"),
-			texts.Printable(f.End))
-	} else if errors.Is(err, ErrNoFeatures) {
-		fmt.Fprintf(b, "No result can be computed once per sample: %s.\n",
-			texts.Printable(strings.TrimPrefix(err.Error(), ErrNoFeatures.Error()+": ")))
-	}
 }
 
 // MarshalJSON returns the output of `steadyfit inspect --json`. Lists are never null.

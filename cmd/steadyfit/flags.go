@@ -310,7 +310,7 @@ func (s *settings) speedFlags() []flag {
 		{"steps-per-execution", "fit explain", "train steps per execution; auto chooses by the model and the data",
 			"Options.StepsPerExecution",
 			newValue("N|auto", "1", s.setStepsPerExecution)},
-		{"cache-features", "fit", "compute the frozen part of the model once per sample (auto: where that is faster)",
+		{"cache-features", "fit", "compute the frozen part of the model once per sample (auto: if no bit changes)",
 			"Config.CacheFeatures",
 			newChoice(&s.CacheFeatures, "auto on off", train.Auto, train.On, "")},
 		{"jit-compile", "fit explain", "use XLA-compiled signatures; they round and draw random numbers differently",

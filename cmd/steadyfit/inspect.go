@@ -1,14 +1,9 @@
 package main
 
 import (
-	"errors"
-	"io/fs"
-	"path/filepath"
-
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
-	"steadyfit/internal/bundle"
 	"steadyfit/train"
 )
 
@@ -17,9 +12,8 @@ func newInspect(s *settings) *cobra.Command {
 		Use:   "inspect DIR | --data FILE",
 		Short: "Show what a SavedModel is and whether it can be trained, or a schema of a table",
 		Long: `Show whether a SavedModel can be trained, its problems, what steadyfit uses each
-signature for, and the signatures as saved_model_cli does. The values of the
-variables are compared with their checksums. No part of the model is run, and
-TensorFlow is not needed. DIR may be builtin:NAME.
+signature for, and the signatures as saved_model_cli does. No part of the model is
+run, and TensorFlow is not needed. DIR may be builtin:NAME.
 
 With --data, print a schema that is inferred from a table, for --schema of fit.`,
 		Example: "  steadyfit inspect builtin:digits\n  steadyfit inspect --data titanic.csv > schema.yaml",
@@ -42,16 +36,10 @@ With --data, print a schema that is inferred from a table, for --schema of fit.`
 			if err != nil {
 				return err
 			}
-			err = bundle.Verify(cmd.Context(), filepath.Join(m.Dir, "variables", "variables"))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) { // a model may have no variables
-				return unusable(err)
-			}
 			if s.json {
-				err = printJSON(cmd.OutOrStdout(), m)
-			} else {
-				err = m.WriteText(cmd.OutOrStdout())
+				return printJSON(cmd.OutOrStdout(), m)
 			}
-			return err
+			return m.WriteText(cmd.OutOrStdout())
 		},
 	}
 }

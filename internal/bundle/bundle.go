@@ -1,5 +1,5 @@
 // Package bundle reads the names, types and shapes of the tensors in a TensorFlow checkpoint from its index
-// (prefix.index), without TensorFlow, and checks the sizes of its files and its values.
+// (prefix.index), without TensorFlow, and checks the sizes of its files.
 //
 // The index is a sorted table in LevelDB's format (tensorflow/core/lib/io/format.cc, table_builder.cc):
 // blocks of keys with shared prefixes, an index block with their locations, and a footer with the location
@@ -9,13 +9,11 @@
 package bundle
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
@@ -111,8 +109,7 @@ func parse(table []byte) (map[string]Tensor, error) {
 	return tensors, err
 }
 
-// Check compares the sizes of a checkpoint's files with its index, the content of prefix.index. Verify
-// checks the values.
+// Check compares the sizes of a checkpoint's files with its index, the content of prefix.index.
 func Check(prefix string, index []byte) error {
 	ends, err := scan(index, func([]byte, *tfproto.BundleEntryProto) error { return nil })
 	if err != nil {
@@ -122,7 +119,7 @@ func Check(prefix string, index []byte) error {
 		if want == 0 {
 			continue // the data file has no values
 		}
-		path := dataFile(prefix, shard, len(ends))
+		path := fmt.Sprintf("%s.data-%05d-of-%05d", prefix, shard, len(ends))
 		info, err := os.Stat(path)
 		if err != nil {
 			return err
@@ -133,59 +130,6 @@ func Check(prefix string, index []byte) error {
 		}
 	}
 	return nil
-}
-
-func dataFile(prefix string, shard, shards int) string {
-	return fmt.Sprintf("%s.data-%05d-of-%05d", prefix, shard, shards)
-}
-
-// Verify compares the values of a checkpoint with the checksums in its index. The files must have passed
-// Check. Verify does not compare text, whose checksums are not those of the bytes in the file.
-func Verify(ctx context.Context, prefix string) error {
-	index, err := files.Read(prefix+".index", MaxBytes)
-	if err != nil {
-		return err
-	}
-	ends, err := scan(index, func([]byte, *tfproto.BundleEntryProto) error { return nil })
-	left := int64(0) // bytes that tensors may have, which do not overlap
-	for _, end := range ends {
-		left += end
-	}
-	if err == nil {
-		_, err = scan(index, func(key []byte, e *tfproto.BundleEntryProto) error {
-			if e.Size == 0 || e.Dtype == tfproto.DataType_DT_STRING || e.Dtype == tfproto.DataType_DT_VARIANT {
-				return nil
-			}
-			if left -= e.Size; left < 0 {
-				return errors.New("its tensors overlap")
-			}
-			sum, err := checksum(ctx, dataFile(prefix, int(e.ShardId), len(ends)), e)
-			if err == nil && sum != e.Crc32C {
-				err = fmt.Errorf("the values of %s do not match their checksum", key)
-			}
-			return err
-		})
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w: %w; copy or write it again", prefix, ErrDamaged, err)
-	}
-	return err
-}
-
-// checksum returns the checksum of a tensor's bytes in a data file.
-func checksum(ctx context.Context, path string, e *tfproto.BundleEntryProto) (uint32, error) {
-	if ctx.Err() != nil {
-		return 0, ctx.Err()
-	}
-	file, _, err := files.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer file.Close()
-	return wire.ChecksumOf(io.NewSectionReader(file, e.Offset, e.Size))
 }
 
 // mostShards is the largest number of data files that an index may have. TensorFlow writes one per

@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -16,8 +15,6 @@ import (
 
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/testkit"
-	"steadyfit/internal/tfproto"
-	"steadyfit/internal/wire"
 )
 
 // saved is the file prefix of the variables of a model.
@@ -73,45 +70,6 @@ func TestCheck(t *testing.T) {
 	require.ErrorIs(t, Check(prefix, index), ErrDamaged)
 	_, err = parse(index)
 	require.ErrorContains(t, err, "is compressed")
-}
-
-// A changed value is found with the name of its tensor. Text and missing parts are not compared.
-func TestVerify(t *testing.T) {
-	require.NoError(t, Verify(t.Context(), saved))
-	index, err := os.ReadFile(saved + ".index")
-	require.NoError(t, err)
-	values, err := os.ReadFile(saved + ".data-00000-of-00001")
-	require.NoError(t, err)
-	prefix := filepath.Join(t.TempDir(), "v")
-	require.NoError(t, os.WriteFile(prefix+".index", index, 0o666))
-	_, err = scan(index, func(key []byte, e *tfproto.BundleEntryProto) error {
-		if string(key) == ObjectGraph || e.Size == 0 {
-			return nil
-		}
-		torn := bytes.Clone(values)
-		torn[e.Offset+e.Size-1] ^= 1
-		require.NoError(t, os.WriteFile(prefix+".data-00000-of-00001", torn, 0o666))
-		err := Verify(t.Context(), prefix)
-		require.ErrorIs(t, err, ErrDamaged)
-		require.ErrorContains(t, err, fmt.Sprintf("the values of %s do not match their checksum", key))
-		return nil
-	})
-	require.NoError(t, err)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, Verify(ended, prefix), context.Canceled)
-}
-
-// An index in which many tensors have the same values would take much time.
-func TestVerifyReadsValuesOnce(t *testing.T) {
-	// float32, 4 bytes, checksum
-	one := "\x08\x01\x28\x04\x35" + string(binary.LittleEndian.AppendUint32(nil, wire.Checksum(make([]byte, 4))))
-	block := entries("", "\x08\x01", "a", one, "b", one)
-	prefix := filepath.Join(t.TempDir(), "v")
-	require.NoError(t, os.WriteFile(prefix+".data-00000-of-00001", make([]byte, 4), 0o666))
-	require.NoError(t, os.WriteFile(prefix+".index", table(block,
-		entries("b", string(binary.AppendUvarint([]byte{0}, uint64(len(block)))))), 0o666))
-	require.ErrorContains(t, Verify(t.Context(), prefix), "its tensors overlap")
 }
 
 func TestDifferences(t *testing.T) {
