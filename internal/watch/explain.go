@@ -3,7 +3,6 @@ package watch
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -187,9 +186,8 @@ const (
 // seen is what a message says about a container, and when.
 type seen struct {
 	container
-	steps  map[string]int
 	at     time.Time
-	search int
+	search int // the number of the search
 }
 
 // containerKey tells containers apart, since their IDs are reused.
@@ -199,14 +197,33 @@ type containerKey struct {
 	name string
 }
 
-// follow remembers the first and the last message about a container.
+// follow remembers the last message about a container.
 func (r *recorder) follow(c container, p *peer) {
-	now := seen{c, maps.Clone(p.Steps), time.Now(), p.searches}
-	key := containerKey{p, c.ID, c.Name}
-	if r.containers[key] == nil {
-		r.containers[key] = &[2]seen{now, now}
+	r.containers[containerKey{p, c.ID, c.Name}] = seen{c, time.Now(), p.searches}
+}
+
+// span returns the steps or minutes in which a container has grown.
+func (r *recorder) span(c seen, kind string) float64 {
+	first := c.at.Add(-time.Duration(c.Seconds * float64(time.Second)))
+	if kind == byTime {
+		return c.at.Sub(first).Minutes()
 	}
-	r.containers[key][1] = now
+	samples := r.series[kind].Samples()
+	return stepAt(samples, c.at) - stepAt(samples, first)
+}
+
+// stepAt returns the step at a time. The steps between two samples take equal times.
+func stepAt(samples []memory.Sample, at time.Time) float64 {
+	i := slices.IndexFunc(samples, func(s memory.Sample) bool { return s.At.After(at) })
+	switch i {
+	case 0:
+		return float64(samples[0].Step)
+	case -1:
+		return float64(samples[len(samples)-1].Step)
+	}
+	from, to := samples[i-1], samples[i]
+	part := float64(at.Sub(from.At)) / float64(to.At.Sub(from.At))
+	return float64(from.Step) + part*float64(to.Step-from.Step)
 }
 
 // part is a container that explains a part of the growth.
@@ -219,17 +236,13 @@ type part struct {
 // the containers of the program's own variables.
 func (r *recorder) kept(out *Report, slope float64, own bool) bool {
 	var agree, small []part
-	for key, c := range r.containers {
-		first, last := c[0], c[1]
-		more, span := last.Length-last.First, float64(last.steps[out.kind]-last.Steps[out.kind])
-		if out.kind == byTime {
-			more, span = last.Length-first.Length, last.at.Sub(first.at).Minutes()
-		}
-		gone := key.of.ended && key.of != r.main
+	for key, last := range r.containers {
+		span := r.span(last, out.kind)
+		gone := key.of.ended && key.of != r.main && r.last.Sub(key.of.endedAt) > time.Second
 		if span <= 0 || last.Own != own || gone || last.search < key.of.searches-1 { // it does not grow any more
 			continue
 		}
-		elements := float64(more) / span
+		elements := float64(last.Length-last.First) / span
 		p := part{last.container, elements, elements * last.Bytes / slope}
 		switch {
 		case p.share > agreesTo, !own && p.share < agreesFrom && !p.ofGraph():
@@ -335,9 +348,6 @@ func (r *recorder) place(what string) (where, name, detail string) {
 	return placeText(most.File, most.Line), most.Name, most.Detail
 }
 
-// known reports whether the probe of Python makes steps of a kind.
-func known(kind string) bool { return slices.Contains(kinds, kind) }
-
 func placeText(file string, line int) string {
 	if line == 0 {
 		return file
@@ -377,9 +387,10 @@ func (r *recorder) note(out *Report, kind string) {
 
 // noteCause adds what limits the search for a cause.
 func (r *recorder) noteCause(out *Report) {
-	if python, _ := r.injected(); python && out.Cause == unknown && !slices.ContainsFunc(r.kinds(), known) {
-		out.Notes = append(out.Notes, "Containers of Python were not looked for: that needs steps of TensorFlow, Keras or "+
-			"PyTorch. Python's tracemalloc finds the lines that allocate, and a watch with native stacks the native functions.")
+	searched := func(p *peer) bool { return p.searches > 0 }
+	if python, _ := r.injected(); python && out.Cause == unknown && !slices.ContainsFunc(r.peers, searched) {
+		out.Notes = append(out.Notes, "Containers of Python were not looked for, since the program ended too early, or its "+
+			"main thread ran no Python code.")
 	}
 	if r.main != nil && len(r.main.Missed) > 0 {
 		out.Notes = append(out.Notes, "The probe could not follow all of the program: "+texts.Some(r.main.Missed))

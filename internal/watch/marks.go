@@ -31,7 +31,9 @@ var stacks []byte
 
 // message is a line from a probe or from memory.Mark. A mark expects one byte as its answer.
 type message struct {
-	Hello *struct{}
+	Hello *struct {
+		Asked bool // whether the process answers SIGURG
+	}
 	// Imported means that the process has imported a package with hooks. What came before is its start.
 	Imported *struct{}
 	// Mark is the kind of step that has ended; empty at the end of the program.
@@ -58,9 +60,9 @@ type container struct {
 	Type       string
 	Holds      string // the type of its elements
 	Length     int
-	First      int            // the length when it began to grow
-	Steps      map[string]int // at that time
-	Bytes      float64        // of an element, estimated
+	First      int     // the length when it began to grow
+	Seconds    float64 // since then
+	Bytes      float64 // of an element, estimated
 }
 
 // stack is native memory that a stack of functions has allocated in some time and steps.
@@ -84,7 +86,8 @@ type peer struct {
 	pid        int
 	message    // the latest of each field
 	endedAt    time.Time
-	searches   int // for containers
+	searches   int  // for containers
+	due        bool // whether to ask for containers by a signal
 }
 
 // answer is what a process does after a mark.

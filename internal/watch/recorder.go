@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"syscall"
 	"time"
 
 	"steadyfit/memory"
@@ -36,10 +37,12 @@ type recorder struct {
 	main         *peer
 	before       map[string]int
 	epochsBefore int
-	// first is the memory at the first mark, and searched that when containers were searched for.
-	first, searched memory.Bytes
-	// containers has the first and the last message about each container that grows.
-	containers map[containerKey]*[2]seen
+	// held is the memory at the last sample, first that at the first mark, and searched that when containers were
+	// searched for.
+	held, first, searched memory.Bytes
+	asked                 time.Time // when processes without steps were asked for containers
+	// containers has the last message about each container that grows.
+	containers map[containerKey]seen
 	samples    *json.Encoder // nil without Options.Samples
 	all        bool          // whether each mark has a sample
 	lost       bool          // whether the connection of main has ended before its process
@@ -48,7 +51,7 @@ type recorder struct {
 
 func newRecorder(samples io.Writer, roots ...int) *recorder {
 	r := &recorder{tree: newTree(roots...), series: map[string]*memory.Series{}, began: time.Now(),
-		steps: map[string]int{}, containers: map[containerKey]*[2]seen{}}
+		steps: map[string]int{}, containers: map[containerKey]seen{}, asked: time.Now()}
 	if samples != nil {
 		r.samples = json.NewEncoder(samples)
 	}
@@ -73,8 +76,8 @@ func (r *recorder) record(kind string, s memory.Sample) {
 	if s.At.Sub(r.measured) > time.Second {
 		r.left, r.measured = left(r.tree.roots[0]), s.At
 	}
-	r.last = s.At
-	r.peak = max(r.peak, s.Get(total).Bytes)
+	r.last, r.held = s.At, s.Get(total).Bytes
+	r.peak = max(r.peak, r.held)
 	if r.main != nil {
 		for _, layer := range slices.Sorted(maps.Keys(r.main.Counts)) {
 			s.Set(layer, memory.Known(memory.Bytes(r.main.Counts[layer])))
@@ -105,10 +108,12 @@ func (r *recorder) receive(m message) {
 		if p.pid > 0 { // it is in a namespace that can be seen
 			r.tree.add(p.pid)
 		}
+		p.Hello = m.Hello
 		r.peers = append(r.peers, p)
 	}
 	if m.Imported != nil && len(r.steps) == 0 {
 		delete(r.series, byTime)
+		r.asked = time.Now()
 	}
 	if m.Containers != nil {
 		p.searches++
@@ -138,6 +143,7 @@ func (r *recorder) receive(m message) {
 func (r *recorder) marked(p *peer, m message) {
 	if len(r.steps) == 0 && len(m.Steps) > 0 { // what came before the first step is the start of the program
 		delete(r.series, byTime)
+		r.searched = 0
 	}
 	p.Steps, p.Epochs = m.Steps, m.Epochs
 	r.lost = false
@@ -162,22 +168,22 @@ func (r *recorder) marked(p *peer, m message) {
 	}
 	// At the end of the program, what the last step held may be free.
 	if *m.Mark == "" || !r.all && time.Since(r.last) < time.Second/mostMarks/2 {
-		p.answer(r.next(r.tree.sample(), *m.Mark == ""))
+		s := r.tree.sample()
+		p.answer(r.next(s.Get(total).Bytes, *m.Mark == ""))
 		return
 	}
 	s := r.tree.sample()
-	p.answer(r.next(s, false))
+	p.answer(r.next(s.Get(total).Bytes, false))
 	r.record(*m.Mark, s)
 }
 
-// next returns the answer at a mark. A search takes time, so containers are searched for again only after the memory
-// has grown by half of what may be a leak, and at the end if it has grown by all of that.
-func (r *recorder) next(s memory.Sample, end bool) answer {
-	held := s.Get(total).Bytes
+// next returns the answer at a mark. A search takes time and some memory, so containers are searched for again only after
+// the memory has grown by half of what may be a leak, and at the end if it has grown by all of that.
+func (r *recorder) next(held memory.Bytes, end bool) answer {
 	if r.searched == 0 {
 		r.first = held
 	}
-	if from := cmp.Or(r.searched, 1); float64(held-from) >= wholeBudget/2*float64(from) ||
+	if from := cmp.Or(r.searched, 1); float64(held-from) >= max(wholeBudget*float64(from), minuteBudget)/2 ||
 		end && float64(held-r.first) >= wholeBudget*float64(r.first) {
 		r.searched = held
 		return search
@@ -206,6 +212,30 @@ func (r *recorder) tick() {
 	}
 	if time.Since(r.last) >= sampleEvery {
 		r.sample(byTime)
+	}
+	r.ask()
+}
+
+// askEvery is the least time between two requests for containers, and from the start of a program to the first.
+const askEvery = 3 * time.Second
+
+// ask asks the processes of a program without steps for containers that grow, as next does at marks.
+func (r *recorder) ask() {
+	if slices.ContainsFunc(r.peers, func(p *peer) bool { return len(p.Steps) > 0 }) {
+		return
+	}
+	due := time.Since(r.asked) >= askEvery && r.next(r.held, false) == search
+	if due {
+		r.asked = time.Now()
+	}
+	for _, p := range r.peers {
+		if due && p.Hello.Asked {
+			p.due = true
+		}
+		if p.due && r.tree.members[p.pid] != nil && interruptible(p.pid) {
+			p.due = false
+			_ = syscall.Kill(p.pid, syscall.SIGURG) // it may have ended
+		}
 	}
 }
 

@@ -3,8 +3,11 @@ package watch
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -126,6 +129,21 @@ func (t *tree) sample() memory.Sample {
 // held is the memory of a process that counts for a limit.
 func (m *member) held() memory.Bytes {
 	return m.sample.Get(memory.Anon).Bytes + m.sample.Get(memlayer.Shared).Bytes + m.sample.Get(memlayer.Swap).Bytes
+}
+
+// waiting are the numbers of the system calls in which a signal with a handler does no harm: after poll, ppoll, select,
+// pselect6, epoll_wait, epoll_pwait, nanosleep and clock_nanosleep a program expects it, and after futex Python and the
+// C library wait again. Other calls, such as read, may fail in a library that does not expect a signal.
+var waiting = map[string][]string{
+	"amd64": {"7", "271", "23", "270", "232", "281", "35", "230", "202"},
+	"arm64": {"73", "72", "22", "101", "115", "98"},
+}
+
+// interruptible reports whether the main thread of a process runs, or waits where a signal does no harm.
+func interruptible(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", pid, pid))
+	state, _, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	return err == nil && (state == "running" || slices.Contains(waiting[runtime.GOARCH], state))
 }
 
 func (t *tree) remove(pid int) {

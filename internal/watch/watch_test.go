@@ -107,6 +107,23 @@ func TestWatchEnd(t *testing.T) {
 	assert.True(t, strings.HasSuffix(r.Why.Place, "keeps.py:7"), r.Why.Place)
 }
 
+// A program without steps is asked by a signal, also while its main thread waits for another, and in its child processes.
+func TestWatchPlain(t *testing.T) {
+	for kind, variable := range map[string]string{
+		"thread": "Store.seen", "calls": "the cache of load", "workers": "cache",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			r, _ := run(t, Options{}, python(t), "testdata/plain.py", kind)
+			require.Equal(t, Leak, r.Verdict)
+			assert.Regexp(t, "^objects kept in a (list|dict) in Python$", r.Cause)
+			assert.Equal(t, variable, r.Why.Variable)
+			assert.Contains(t, r.Why.Place, "plain.py:")
+			assert.Zero(t, r.Exit)
+		})
+	}
+}
+
 func TestWatchNativeStacks(t *testing.T) {
 	if _, err := tfprocess.FindAllocator(tfprocess.Jemalloc); err != nil {
 		t.Skip(err)
@@ -393,7 +410,7 @@ func TestSure(t *testing.T) {
 func TestDecide(t *testing.T) {
 	series := &memory.Series{}
 	for i := range 100 {
-		s := memory.Sample{Step: i}
+		s := memory.Sample{Step: i, At: time.Now().Add(time.Duration(i-100) * time.Second)}
 		s.Set(total, memory.Known(100*memory.MiB+memory.Bytes(i)*100*memory.KiB))
 		s.Set("model count", memory.Known(memory.Bytes(i)))
 		s.Set("dataset count", memory.Known(memory.Bytes(i/10)))
@@ -418,14 +435,10 @@ func TestDecide(t *testing.T) {
 		{line, nil, 1, Leak, unknown},
 		{wide, nil, 3, Leak, "objects kept in a list in Python"},
 	} {
-		p := &peer{}
 		r := newRecorder(nil)
-		r.main = p
+		r.main, r.series["train"] = &peer{}, series
 		for i := range c.lists {
-			r.follow(container{ID: int64(i), Type: "list", Own: true, Length: 100, Bytes: 20 * 1024}, p)
-			p.Steps = map[string]int{"train": 100}
-			r.follow(container{ID: int64(i), Type: "list", Own: true, Length: 100, Bytes: 20 * 1024}, p)
-			p.Steps = nil
+			r.follow(container{ID: int64(i), Type: "list", Own: true, Length: 100, Seconds: 100, Bytes: 20 * 1024}, r.main)
 		}
 		out := &Report{kind: "train", series: series, Unit: "training step", Layers: []Layer{{}, {}}}
 		v := memory.Verdict{Kind: memory.Leak, Slope: c.slope, To: 100, Level: 110 * memory.MiB, Trends: c.trends}

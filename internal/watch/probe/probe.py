@@ -8,7 +8,8 @@ the wrappers count, and an error in the probe is reported and never raised.
 At a mark, the probe writes a line of JSON to a Unix socket and waits for one byte, while the other side reads the memory
 of the process. Marks are at least 50 ms apart. After the first ones, they come less often if they take more than 1% of
 the time, but at least five times a second. The byte asks for containers that grow if the memory has grown: finding them takes
-about 0.1 s in a program with TensorFlow.
+about 0.1 s in a program with TensorFlow. A program without steps is asked by the signal SIGURG, which does nothing in a
+process that has no handler. Python handles it in the main thread between two operations.
 """
 
 import atexit
@@ -22,6 +23,7 @@ import json
 import linecache
 import os
 import re
+import signal
 import socket
 import sys
 import sysconfig
@@ -97,7 +99,7 @@ class Link:
                 s.close()
                 return False
             self.socket, self.identity = s, self.descriptor(s)
-            return self.send({"hello": {}})
+            return self.send({"hello": {"asked": signal.getsignal(signal.SIGURG) is asked}})
         return self.socket is not None
 
     @staticmethod
@@ -195,7 +197,6 @@ class Marks:
         if not self.steps:  # what came before is the start of the program
             self.snapshots = Snapshots()
             self.keep_prefix()
-            main[0] = file_of(sys.modules["__main__"])
         self.steps[kind] += n
         if self.only in (None, kind) and time.monotonic() >= self.next and self.lock.acquire(blocking=False):
             try:
@@ -223,6 +224,16 @@ class Marks:
             if answer == SEARCH:
                 self.report(self.snapshots.due(end))
 
+    @guarded
+    def asked(self):
+        """Answers a request for containers, which comes between any two operations of the main thread."""
+        if not self.steps and self.lock.acquire(blocking=False):
+            try:
+                self.link.send({"counts": self.amounts()})
+                self.report(self.snapshots.due(time.monotonic()))
+            finally:
+                self.lock.release()
+
     def tell(self, kind):
         return self.link.send({"mark": kind, "steps": self.steps, "epochs": self.epochs, "counts": self.amounts()}, wait=True)
 
@@ -236,7 +247,8 @@ class Marks:
         """Sends what takes longer to find: containers that grow, and places."""
         grown = None  # it was not looked for
         if search and GIL:
-            grown = self.snapshots.take(self.steps, once)
+            main[0] = file_of(sys.modules["__main__"])
+            grown = self.snapshots.take(once)
         elif search:
             miss("containers were not looked for, since this Python has no global interpreter lock")
         self.link.send({"containers": grown, "places": [
@@ -255,13 +267,15 @@ class Marks:
         if not self.steps and self.link.open():
             self.link.send({"imported": {}})
 
+    @guarded
     def forked(self):
         """Begins anew in a child process."""
         self.link.close()
         self.link.pid = 0
-        self.lock = threading.Lock()
+        self.lock, self.snapshots = threading.Lock(), Snapshots()
         for of_parent in (self.steps, counts, places):
             of_parent.clear()
+        self.link.open()
 
     @guarded
     def end(self):
@@ -273,10 +287,16 @@ class Marks:
 marks = None
 
 
+def asked(number, frame):
+    marks.asked()
+
+
 def begin(path):
     global marks
     marks = Marks(path)
     sys.meta_path.insert(0, Finder())
+    if signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
+        signal.signal(signal.SIGURG, asked)
     atexit.register(marks.end)
     os.register_at_fork(after_in_child=marks.forked)
     marks.link.open()
@@ -310,6 +330,7 @@ malloc = Mallinfo()
 
 # key is like id for types, and an audit hook of the program does not see it.
 key = object.__hash__
+CACHE = type(functools.lru_cache(len))  # a function whose results are kept
 
 
 def select(get, of, test):
@@ -346,15 +367,17 @@ def containers():
     """
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     kinds = {key(t) for t in (list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict)}
-    modules = [vars(m) for m in list(sys.modules.values()) if type(m) is type(sys) and own(file_of(m) or "<")]
-    values = [v for m in modules for v in list(m.values())]
+    modules = {id(m): m for m in list(sys.modules.values()) if type(m) is type(sys) and own(file_of(m) or "<")}
+    values = [v for m in modules.values() for v in list(vars(m).values())]
     classes = {key(c) for c in values if isinstance(c, type) and own(file_of(sys.modules.get(c.__module__)) or "<")}
-    found = select(gc.get_objects, None, {key(tensor), *kinds, *classes}.__contains__)
+    found = select(gc.get_objects, None, {key(tensor), key(CACHE), *kinds, *classes}.__contains__)
     for o in found:
         if key(type(o)) in classes:
             for v in gc.get_referents(o):  # __dict__ would make a dict that the object may not have
                 values.append(v)
                 values += v.values() if type(v) is dict else ()
+        elif type(o) is CACHE:
+            values += gc.get_referents(o)
     return (
         [o for o in found if key(type(o)) in kinds] + [v for v in values if type(v) is dict and not gc.is_tracked(v)],
         [o for o in found if type(o) is tensor and o.grad_fn is not None],
@@ -384,23 +407,24 @@ class Snapshots:
 
     def __init__(self):
         self.taken, self.took, self.began, self.next = 0, 0.0, time.monotonic(), 0.0
-        self.steps = {}
-        self.lengths = {}  # of all containers at the last snapshot
-        self.growing = {}  # by id: [length at first, steps at first, snapshots in which it grew, name]
+        self.at = 0.0  # the time of the last snapshot
+        self.lengths = {}  # of all containers at that time
+        self.growing = {}  # by id: [length at first, time of it, snapshots in which it grew, name]
 
     def due(self, now):
         return now >= self.next and (self.taken < SNAPSHOTS or self.took < SHARE * (now - self.began))
 
-    def take(self, steps, once):
+    def take(self, once):
         began = time.thread_time()
-        found = self.find(steps, 1 if once else 2)
+        found = self.find(1 if once else 2)
         self.taken, self.took = self.taken + 1, self.took + time.thread_time() - began
         self.next = time.monotonic() + 0.15 * 2 ** min(self.taken, 5)
         return found
 
     @guarded
-    def find(self, steps, least):
+    def find(self, least):
         """Returns the containers that have grown in least snapshots."""
+        now = time.monotonic()
         lengths, grown, (objects, tensors) = {}, [], containers()
         mine = {id(lengths), id(grown), id(self.lengths), id(self.growing), id(places), id(missed)}
         shortest = SHORT if len(objects) < MANY else LONG
@@ -423,14 +447,14 @@ class Snapshots:
                 each, holds = self.size_of_some(o)
             except (ArithmeticError, LookupError, RuntimeError, StopIteration):
                 continue  # another thread has changed it
-            g = before.setdefault(id(o), [self.lengths[id(o)], dict(self.steps), 0, None])
+            g = before.setdefault(id(o), [self.lengths[id(o)], self.at, 0, None])
             g[2] += 1
             out.append((each * (len(o) - g[0]), o, g, each, holds, type(o).__name__, len(o)))
         if nodes and nodes > self.lengths.get(GRAPH, nodes):
-            g = before.setdefault(GRAPH, [self.lengths[GRAPH], dict(self.steps), 0, None])
+            g = before.setdefault(GRAPH, [self.lengths[GRAPH], self.at, 0, None])
             g[2] += 1
             out.append((NODE * (nodes - g[0]), largest, g, NODE, "node of its graph", "graph", nodes))
-        self.lengths, self.steps = lengths, dict(steps)
+        self.lengths, self.at = lengths, now
         out = sorted((c for c in out if c[2][2] >= least and c[0] >= LEAST), key=lambda c: -c[0])[:3]
         del grown
         for c in out:
@@ -438,13 +462,13 @@ class Snapshots:
                 c[2][3] = Name().of(c[1])
         return [self.described(*c) for c in out]
 
-    @staticmethod
-    def described(amount, o, g, each, holds, kind, length):
-        first, steps, _, (name, file, line) = g
+    def described(self, amount, o, g, each, holds, kind, length):
+        first, at, _, (name, file, line) = g
         return {
             "name": name, "file": file, "line": line, "own": own(file or "<"), "holds": holds, "bytes": each,
             "type": "dict" if kind in ("OrderedDict", "defaultdict") else kind,
-            "id": GRAPH if kind == "graph" else id(o), "length": length, "first": first, "steps": steps,
+            "id": GRAPH if kind == "graph" else id(o), "length": length, "first": first,
+            "seconds": self.at - at,
         }
 
     def size_of_some(self, o):
@@ -480,6 +504,8 @@ def size(x, depth=3):
         if depth == 0 or not x:
             return sys.getsizeof(x)
         some = [v for v, _ in zip(x.values() if t is dict else x, range(8))]
+        if len(some) > 1 and all(v is some[0] for v in some):  # all elements are one object
+            return sys.getsizeof(x) + size(some[0], depth - 1)
         return sys.getsizeof(x) + sum(size(v, depth - 1) for v in some) / len(some) * len(x)
     if t.__module__ == "builtins":
         return sys.getsizeof(x, 64)
@@ -511,6 +537,8 @@ class Name:
                 found = self.in_dict(h, o)
                 if found:
                     return found
+            elif type(h) is CACHE:
+                return self.cached(h)
             elif not isinstance(h, (list, set)) and vars_of(h) is not None:
                 for name, value in list(vars_of(h).items()):
                     if value is o:
@@ -544,6 +572,14 @@ class Name:
             return ("", "", 0) if vars_of(h).get("maxsize", 0) > 0 else self.of(h, 1)
         found, file, line = self.with_line(name, file_of(sys.modules.get(owner.__module__)))
         return f"{owner.__name__}.{found}", file, line
+
+    @staticmethod
+    def cached(h):
+        """Returns the function whose results functools.lru_cache keeps, unless their number is limited."""
+        code = getattr(vars_of(h)["__wrapped__"], "__code__", None)
+        if code is None or h.cache_info().maxsize is not None:
+            return "", "", 0
+        return f"the cache of {code.co_name}", code.co_filename, code.co_firstlineno
 
     @staticmethod
     def with_line(name, file):
