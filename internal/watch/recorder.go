@@ -177,13 +177,13 @@ func (r *recorder) marked(p *peer, m message) {
 	r.record(*m.Mark, s)
 }
 
-// next returns the answer at a mark. A search takes time and some memory, so containers are searched for again only after
-// the memory has grown by half of what may be a leak, and at the end if it has grown by all of that.
+// next returns the answer at a mark. A search takes time and some memory. So containers are searched for again only
+// after the memory has grown by half of what may be a leak, and at the end if it has grown by all of that.
 func (r *recorder) next(held memory.Bytes, end bool) answer {
 	if r.searched == 0 {
 		r.first = held
 	}
-	if from := cmp.Or(r.searched, 1); float64(held-from) >= max(wholeBudget*float64(from), minuteBudget)/2 ||
+	if from := cmp.Or(r.searched, 1); float64(held-from) >= max(wholeBudget*float64(from), float64(minuteBudget))/2 ||
 		end && float64(held-r.first) >= wholeBudget*float64(r.first) {
 		r.searched = held
 		return search
