@@ -28,7 +28,7 @@ const adapterFile = "adapter.safetensors"
 // checkpoint does.
 //
 // In a folder, an adapter is the file adapter.safetensors, which the Python package safetensors can
-// read. The metadata of the file include the hash of the base and the hash of the values.
+// read. The metadata of the file include the hash of the base.
 type Adapter struct {
 	// Base is the hash of the frozen weights that the adapter belongs to
 	// (savedmodels.Model.Base). It is empty for a model without frozen weights. Only the names,
@@ -62,8 +62,7 @@ const (
 	formatKey     = "format"
 	adapterFormat = "steadyfit.adapter/1"
 	baseKey       = "base"
-	recordKey     = "data"   // Adapter.Record, as JSON
-	sumKey        = "sha256" // hash of all values, in their order; optional when reading
+	recordKey     = "data" // Adapter.Record, as JSON
 )
 
 // ReadAdapter reads the adapter for a model from a folder. A folder without an adapter is

@@ -114,13 +114,8 @@ func TestDamagedAdapters(t *testing.T) {
 	entry := func(dtype, shape string, from, to int, values int) []byte {
 		return file(fmt.Sprintf(head+`"a":{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}}`, dtype, shape, from, to), make([]byte, values)...)
 	}
-	weights, m := fromPython()
-	good, err := encodeWeights(weights, map[string]string{formatKey: adapterFormat})
-	require.NoError(t, err)
-	changed := bytes.Clone(good)
-	changed[len(changed)-20] ^= 1
+	_, m := fromPython()
 	for text, raw := range map[string][]byte{
-		"its values are not those that were written": changed,
 		"json":                        file(`{"__metadata__":{"format":"steadyfit.adapter/1","data":"[]"}}`),
 		"has no header":               {1, 2},
 		"more than the file has":      file(`{}`)[:9],

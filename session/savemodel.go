@@ -25,13 +25,13 @@ import (
 // SaveModel replaces a SavedModel at dir atomically. If the process is killed during the
 // replacement, both models can remain in a folder .DIR.tmp-* beside dir. The next SaveModel or
 // CheckOutput for dir cleans up, on a file system with locks. SaveModel fails if dir has other
-// content or is inside the folder of the model being trained. An error of the file system is a
+// content. An error of the file system is a
 // *SaveError.
 //
 // Each complete function is called with the folder of the new files before it replaces dir, for
 // example to add a file. The file SHA256SUMS has the hashes of all files.
 func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(dir string) error) error {
-	if err := replaceable(dir, s.model.Dir); err != nil {
+	if err := replaceable(dir); err != nil {
 		return err
 	}
 	return modelError(dir, s.writeModel(ctx, dir, complete))
@@ -128,12 +128,8 @@ func tidy(dir string) {
 	})
 }
 
-// replaceable rejects a folder that has other content than a SavedModel or is inside the folder
-// of the original model.
-func replaceable(dir, model string) error {
-	if err := outside(dir, model); err != nil {
-		return fmt.Errorf("save model to %s: %w", dir, err)
-	}
+// replaceable rejects a folder that has other content than a SavedModel.
+func replaceable(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -149,14 +145,6 @@ func replaceable(dir, model string) error {
 	return nil
 }
 
-// outside returns an error if dir is, or would be, inside the folder of a model.
-func outside(dir, model string) error {
-	if files.Within(dir, model) && !files.Same(dir, model) {
-		return fmt.Errorf("the folder is inside the model %s; choose another folder", model)
-	}
-	return nil
-}
-
 // CheckOutput removes the temporary folders of killed processes that were saving a model to dir, and
 // reports early what SaveModel would report at the end of a run: a dir with other content or, as a
 // *SaveError, a dir that is not writable or a disk without enough free space.
@@ -164,7 +152,7 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel
 	}
-	if err := replaceable(dir, model.Dir); err != nil {
+	if err := replaceable(dir); err != nil {
 		return err
 	}
 	tidy(filepath.Clean(dir)) // remains of a model take space

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -28,7 +27,7 @@ const versionPrefix = ".version-"
 // an error, path is empty unless the version was published.
 func (s *Session) SaveVersion(ctx context.Context, dir string, complete ...func(dir string) error) (path string,
 	err error) {
-	if err := replaceableVersions(dir, s.model.Dir); err != nil {
+	if err := replaceableVersions(dir); err != nil {
 		return "", err
 	}
 	path, err = s.writeVersion(ctx, dir, complete)
@@ -69,9 +68,6 @@ func publish(whole, dir string) (string, error) {
 				largest = max(largest, n)
 			}
 		}
-		if largest == math.MaxInt64 {
-			return "", fmt.Errorf("%s has the number %d, and there is no larger one; rename it", dir, largest)
-		}
 		path := filepath.Join(dir, strconv.FormatUint(largest+1, 10))
 		if err = os.Rename(whole, path); !errors.Is(err, fs.ErrExist) {
 			return path, err
@@ -79,13 +75,10 @@ func publish(whole, dir string) (string, error) {
 	}
 }
 
-// replaceableVersions rejects a folder that is a SavedModel or inside the folder of the session's model.
-func replaceableVersions(dir, model string) error {
+// replaceableVersions rejects a folder that is a SavedModel.
+func replaceableVersions(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "saved_model.pb")); err == nil {
 		return fmt.Errorf("save a version in %s: the folder is a SavedModel; choose the folder that has the versions", dir)
-	}
-	if err := outside(dir, model); err != nil {
-		return fmt.Errorf("save a version in %s: %w", dir, err)
 	}
 	return nil
 }
@@ -96,7 +89,7 @@ func CheckVersions(dir string, model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel
 	}
-	if err := replaceableVersions(dir, model.Dir); err != nil {
+	if err := replaceableVersions(dir); err != nil {
 		return err
 	}
 	files.ClearScratch(dir, versionPrefix)
