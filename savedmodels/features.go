@@ -45,8 +45,6 @@ type Features struct {
 }
 
 const (
-	// maxFeatures limits the number of features.
-	maxFeatures = 64
 	// computeSignature is the value of Features.Compute.
 	computeSignature = "compute_features"
 	// addedPrefix begins the names of the operations and functions that are added to the graph.
@@ -76,12 +74,6 @@ func (m *Model) features(file []byte) (*Features, error) {
 	if m.Base == "" {
 		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers before the export",
 			ErrNoFeatures)
-	}
-	for _, name := range []string{computeSignature, contract.OriginalPrefix + train} {
-		if m.find(name) != nil {
-			return nil, fmt.Errorf("%w: it has a signature named %s, a name that is needed for another signature", ErrNoFeatures,
-				name)
-		}
 	}
 	for _, t := range m.find(train).DataInputs() {
 		if !t.UnknownRank && len(t.Shape) > 0 && t.Shape[0] >= 0 {
@@ -362,9 +354,6 @@ func (d *division) compute(p *part, to *Features, divided map[string]Signature) 
 	p.uses(use)
 	if len(features) == 0 {
 		return errors.New("no matrix product or convolution depends only on the data and on frozen variables")
-	}
-	if len(features) > maxFeatures {
-		return fmt.Errorf("%d values lead from the frozen part to the rest, more than %d", len(features), maxFeatures)
 	}
 	features = p.independent(features)
 	need := p.flat.needed(features, nil, nil, true)

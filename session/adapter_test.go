@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/data"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -24,12 +25,9 @@ func predicted(t testing.TB, s *session.Session) []float32 {
 	defer step.Close()
 	require.NoError(t, step.Feed(batches(t, digits(t), 32, 1)[0]))
 	require.NoError(t, step.Run(context.Background()))
-	out, err := step.Output(step.Signature.Outputs[0].Name)
-	require.NoError(t, err)
-	defer out.Close()
-	values, err := tfbind.Values[float32](out)
-	require.NoError(t, err)
-	return values
+	var out data.Array
+	require.NoError(t, step.Read(step.Signature.Outputs[0].Name, &out))
+	return out.Values.([]float32)
 }
 
 // Three tenants share an open model. Each has its own weights, and starts from the weights of the

@@ -446,12 +446,8 @@ func (r *ranked) step(ctx context.Context, n *rankNative, step int64, b data.Bat
 	if err := r.run(st.tf); err != nil {
 		return false, fmt.Errorf("signature %s: %w", st.Signature.Name, err)
 	}
-	shares, err := st.tf.Output(0)
+	values, _, err := st.tf.Read(0, n.shares)
 	if err != nil {
-		return false, err
-	}
-	values, err := shares.Slice(n.shares)
-	if err := errors.Join(err, shares.Close()); err != nil {
 		return false, err
 	}
 	n.shares = values.([]float32)

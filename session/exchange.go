@@ -53,12 +53,8 @@ func (s *Session) sum(values []int64) error {
 		if err := s.rank.run(step); err != nil {
 			return err
 		}
-		t, err := step.Output(0)
+		sums, _, err := step.Read(0, buf)
 		if err != nil {
-			return err
-		}
-		sums, err := t.Slice(buf)
-		if err = errors.Join(err, t.Close()); err != nil {
 			return err
 		}
 		copy(values[:n], sums.([]int64))

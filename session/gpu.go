@@ -24,7 +24,7 @@ func (s *Session) Usage() (tensors *int64, used memory.Reading) {
 	tensors = &live
 	if s.gpu == nil {
 		devices, err := s.devices()
-		if err != nil || s.meterGPU(devices) != nil || s.gpu == nil {
+		if s.meterGPU(devices); err != nil || s.gpu == nil {
 			return tensors, memory.Reading{}
 		}
 	}
@@ -32,12 +32,11 @@ func (s *Session) Usage() (tensors *int64, used memory.Reading) {
 }
 
 // meterGPU opens the driver if there is a GPU. steadyfit doctor reports problems of the driver.
-func (s *Session) meterGPU(devices []tfbind.Device) error {
-	if !resolved.HasGPU(devices) {
-		return nil
+func (s *Session) meterGPU(devices []tfbind.Device) {
+	if resolved.HasGPU(devices) {
+		s.driver, _ = gpu.Open()
+		s.gpu = s.driver.Meter(0)
 	}
-	driver, _ := gpu.Open()
-	return s.adopt(driver, func(*native) { s.driver, s.gpu = driver, driver.Meter(0) })
 }
 
 // Resolved returns the settings that TensorFlow uses, as read back from TensorFlow. The result prints as one line,

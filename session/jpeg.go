@@ -46,8 +46,11 @@ func (s *Session) DecodeJPEG(file []byte, channels int) (pixels []byte, width, h
 	}
 	defer found.Close()
 	shape := found[0].Shape() // height, width and channels
-	pixels, err = tfbind.Values[byte](found[0])
-	return pixels, int(shape[1]), int(shape[0]), err
+	values, err := found[0].Slice(nil)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	return values.([]byte), int(shape[1]), int(shape[0]), nil
 }
 
 func (d *jpegDecoder) define(g *graphdef.Graph) (find func()) {

@@ -220,9 +220,7 @@ func (s *Session) prepareMicroBatches() error {
 		return errors.Join(fmt.Errorf("micro-batches: %w", err), p.Close())
 	}
 	p.metrics, p.after, p.finite = placeMetrics(p.gradients, p.apply, s.train.names)
-	if err := s.adopt(p, func(n *native) { n.split = p }); err != nil {
-		return fmt.Errorf("micro-batches: %w", err)
-	}
+	s.split = p
 	return nil
 }
 

@@ -56,6 +56,9 @@ func (s *Session) Reset(ctx context.Context, depth string, to *Snapshot) (Reset,
 			return Reset{}, fmt.Errorf("reset: %w", err)
 		}
 	case contract.ResetReload:
+		if s.closed {
+			return Reset{}, fmt.Errorf("reset: %w", tfbind.ErrClosed)
+		}
 		if to != nil {
 			if err := to.fits(s.model); err != nil {
 				return Reset{}, fmt.Errorf("reset: %w", err)
@@ -97,18 +100,13 @@ func (s *Session) reload(ctx context.Context, to *Snapshot) error {
 	return s.Revert(ctx, to)
 }
 
-// lost closes the session after a failed reload. After a concurrent Close, the error is
-// tfbind.ErrClosed instead of ErrLost.
+// lost closes the session after a failed reload.
 func (s *Session) lost(to *Snapshot, err error) error {
-	closing := s.Close()
-	if errors.Is(err, tfbind.ErrClosed) {
-		return errors.Join(fmt.Errorf("reset: %w", err), closing)
-	}
 	todo := "resume from the last checkpoint"
 	if to != nil {
 		todo = "open the model again and revert to the snapshot, which is still valid, or resume from the last checkpoint"
 	}
-	return errors.Join(fmt.Errorf("reset: %w: %w; %s", ErrLost, err, todo), closing)
+	return errors.Join(fmt.Errorf("reset: %w: %w; %s", ErrLost, err, todo), s.Close())
 }
 
 // ErrOutOfMemory means that a step ran out of memory. Some of the variables may be updated.

@@ -241,49 +241,6 @@ func TestReloadThatFails(t *testing.T) {
 	require.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
-// Another goroutine may call Close at any time. Nothing remains open, and the race detector
-// reports nothing.
-func TestCloseFromAnotherGoroutine(t *testing.T) {
-	ctx := context.Background()
-	model, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
-	b := batches(t, digits(t), 32, 1)[0]
-	for name, use := range map[string]func(s *session.Session, p *session.Snapshot) error{
-		"micro-batches": func(s *session.Session, _ *session.Snapshot) error { return s.SetMicroBatches(2) },
-		"reload": func(s *session.Session, p *session.Snapshot) error {
-			_, err := s.Reset(ctx, "reload", p)
-			return err
-		},
-		"train": func(s *session.Session, _ *session.Snapshot) error {
-			return s.Train(ctx, 0, b, make([]float64, 2))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			live := tfbind.Live()
-			first, err := compileAndOpen(ctx, model, session.Options{})
-			require.NoError(t, err)
-			p, err := first.Snapshot(ctx)
-			require.NoError(t, errors.Join(err, first.Close()))
-			for range 2 {
-				s, err := compileAndOpen(ctx, model, session.Options{})
-				require.NoError(t, err)
-				closed := make(chan error)
-				go func() { closed <- s.Close() }()
-				if err := use(s, p); err != nil {
-					assert.NotErrorIs(t, err, session.ErrLost, "it was closed on purpose")
-				}
-				require.NoError(t, <-closed)
-				assert.ErrorIs(t, s.Train(ctx, 0, b, make([]float64, 2)), tfbind.ErrClosed)
-			}
-			require.NoError(t, p.Close())
-			after := tfbind.Live()
-			assert.Equal(t, live.Sessions, after.Sessions)
-			assert.Equal(t, live.Steps, after.Steps)
-			assert.Equal(t, live.Tensors, after.Tensors)
-		})
-	}
-}
-
 // soakEnv, if set, makes soak tests run for a long time (make soak).
 const soakEnv = "STEADYFIT_TEST_SOAK"
 

@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"steadyfit/cluster"
 	"steadyfit/data"
@@ -81,7 +79,7 @@ var errFixedRate = contract.Mark(errors.New("the model has a learning rate or sc
 // errNoSignature means that the model has no signature for a purpose.
 var errNoSignature = fmt.Errorf("the model has %w", savedmodels.ErrNoSignature)
 
-// Session is an open model. One goroutine at a time may use it. Any goroutine may call Close.
+// Session is an open model. One goroutine at a time may use it.
 type Session struct {
 	*Plan
 	config []byte  // serialized tensorflow.ConfigProto
@@ -94,9 +92,6 @@ type Session struct {
 	traces  *[][]byte   // receives each RunMetadata during Trace; nil otherwise
 	rank    *ranked     // nil without a cluster
 
-	// mu protects native. Only Close modifies native from another goroutine, so the session's
-	// own goroutine reads it without the lock.
-	mu     sync.Mutex
 	closed bool
 	driver *gpu.Driver // nil until Usage finds a GPU
 	gpu    *gpu.Meter
@@ -212,11 +207,6 @@ func (s *Session) checkGPU() error {
 
 // load opens the model in TensorFlow. An error closes the session and its earlier steps.
 func (s *Session) load() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return tfbind.ErrClosed
-	}
 	n := native{}
 	err := s.loadModel(&n)
 	if err == nil {
@@ -250,30 +240,9 @@ func unusableModel(err error) error {
 
 // unload closes the native session before another load. An error closes the session.
 func (s *Session) unload() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return tfbind.ErrClosed
-	}
 	err := s.native.close()
 	s.closed = err != nil
 	return err
-}
-
-// adopt stores an object of the native session with put. If the session was closed in the
-// meantime, adopt closes c, if not nil, and returns tfbind.ErrClosed.
-func (s *Session) adopt(c io.Closer, put func(n *native)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		put(&s.native)
-		return nil
-	}
-	var err error
-	if c != nil {
-		err = c.Close()
-	}
-	return errors.Join(tfbind.ErrClosed, err)
 }
 
 func (s *Session) prepareRoles(n *native) (err error) {
@@ -311,8 +280,6 @@ func (s *Session) Close() error {
 		return nil
 	}
 	err := errors.Join(s.jpeg.close(), s.writer.close()) // also those of a session that a failed reset has closed
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.closed {
 		return err
 	}
@@ -484,9 +451,7 @@ func (s *Session) SetLearningRate(rate float64) error {
 			step.Close()
 			return fmt.Errorf("signature %s takes %d inputs; expected one, the rate", name, n)
 		}
-		if err := s.adopt(step, func(n *native) { n.setRate = step }); err != nil {
-			return fmt.Errorf("signature %s: %w", name, err)
-		}
+		s.setRate = step
 	}
 	if err := setScalar(s.setRate.tf, 0, s.setRate.inputs[0].DType, rate); err != nil {
 		return fmt.Errorf("signature %s: %w", name, err)

@@ -290,10 +290,9 @@ func TestStepByHand(t *testing.T) {
 	defer predict.Close()
 	require.NoError(t, predict.Feed(b), "fields that the signature does not take are left out")
 	require.NoError(t, predict.Run(ctx))
-	p, err := predict.Output("probabilities")
-	require.NoError(t, err)
-	defer p.Close()
-	assert.Equal(t, []int64{8, 10}, p.Shape())
+	var p data.Array
+	require.NoError(t, predict.Read("probabilities", &p))
+	assert.Equal(t, []int{8, 10}, p.Shape)
 }
 
 func TestInputsConvertAndReshape(t *testing.T) {

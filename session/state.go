@@ -142,9 +142,7 @@ func (s *Session) stateOperations() (*stateOps, error) {
 		return s.state, nil
 	}
 	o, err := addState(s.model, s.tf.Graph())
-	if err == nil {
-		err = s.adopt(nil, func(n *native) { n.state = o })
-	}
+	s.state = o
 	return o, err
 }
 

@@ -137,16 +137,6 @@ func (st *Step) Float(name string) (float64, error) {
 	return st.tf.Float(i)
 }
 
-// Output transfers an output of the last run to the caller, who must close it. It works once
-// per output and run.
-func (st *Step) Output(name string) (*tfbind.Tensor, error) {
-	i, err := st.output(name)
-	if err != nil {
-		return nil, err
-	}
-	return st.tf.Output(i)
-}
-
 // Read copies an output of the last run to an array, whose memory it reuses. Half-precision values become float32,
 // without rounding.
 func (st *Step) Read(name string, a *data.Array) error {

@@ -34,12 +34,9 @@ func mustBorrow(t *testing.T, step *tfbind.Step, values []float32, shape ...int6
 func twice(t *testing.T, step *tfbind.Step) []float32 {
 	t.Helper()
 	require.NoError(t, step.Run(t.Context()))
-	out, err := step.Output(0)
+	v, _, err := step.Read(0, nil)
 	require.NoError(t, err)
-	defer out.Close()
-	v, err := tfbind.Values[float32](out)
-	require.NoError(t, err)
-	return v
+	return v.([]float32)
 }
 
 func TestBorrowedInputIsReadInPlace(t *testing.T) {

@@ -214,10 +214,9 @@ func (cgoAPI) newStep(session ptr, feeds, fetches []Output, targets []ptr) stepM
 		C.sf_step_set_target(s, C.int(i), (*C.TF_Operation)(o))
 	}
 	return stepMemory{
-		step:     ptr(s),
-		data:     unsafe.Slice((*ptr)(ptr(s.input_data)), len(feeds)),
-		scalars:  unsafe.Slice((*float64)(ptr(s.scalars)), len(fetches)),
-		retained: (*int64)(ptr(&s.retained)),
+		step:    ptr(s),
+		data:    unsafe.Slice((*ptr)(ptr(s.input_data)), len(feeds)),
+		scalars: unsafe.Slice((*float64)(ptr(s.scalars)), len(fetches)),
 	}
 }
 

@@ -23,9 +23,6 @@ const (
 	Uint64   = dtype.Uint64
 )
 
-// supported reports whether steadyfit can feed and read tensors of a type.
-func supported(d DType) bool { return dtype.ByCode(int32(d)) != nil }
-
 // dtypeOf returns the element type of T.
 func dtypeOf[T element]() DType {
 	var zero T

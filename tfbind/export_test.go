@@ -1,5 +1,7 @@
 package tfbind
 
+import "fmt"
+
 var (
 	ErrBusy        = errBusy
 	ErrInterrupted = errInterrupted
@@ -17,12 +19,15 @@ func OutputName(o Output) string { return o.name() }
 // Len returns the number of elements of a tensor.
 func Len(t *Tensor) int { return int(t.info.elements) }
 
-// Retained returns how often TensorFlow kept an input's buffer, so that the input got a new
-// one.
-func Retained(st *Step) int64 {
-	if _, err := st.use(); err != nil {
-		return 0
+// Values copies the elements of a tensor of type T.
+func Values[T Element](t *Tensor) ([]T, error) {
+	if d := dtypeOf[T](); t.info.dtype != d {
+		return nil, fmt.Errorf("%w: the tensor holds %s, not %s", ErrType, t.info.dtype, d)
 	}
-	defer st.done()
-	return *st.memory.retained
+	p, err := t.h.acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer t.h.release()
+	return valuesOf[T](p, t.info), nil
 }

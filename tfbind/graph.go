@@ -89,10 +89,7 @@ func (g *Graph) operation(name string) (ptr, error) {
 		return nil, err
 	}
 	defer g.h.release()
-	var op ptr
-	if !strings.Contains(name, "\x00") { // a C string ends at its first NUL
-		op = capi.findOperation(p, name)
-	}
+	op := capi.findOperation(p, name)
 	if op == nil {
 		return nil, &Error{Op: "find operation", Code: "NOT_FOUND", Message: "the graph has no operation " +
 			strconv.Quote(name)}

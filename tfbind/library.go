@@ -67,15 +67,8 @@ func Load(path string) (Info, error) {
 		return info, err
 	}
 	if loaded.err == nil && path != "" {
-		l, err := tflibrary.Locate(path)
-		if err != nil {
+		if _, err := tflibrary.Choose(path); err != nil {
 			return Info{}, err
-		}
-		if l.Library != loaded.info.Library {
-			return Info{}, &tflibrary.LoadError{
-				Problem: fmt.Sprintf("cannot load %s: this process has already opened %s", l.Library, loaded.info.Library),
-				Fix:     "call tfbind.Load before anything else, or start a new process",
-			}
 		}
 	}
 	return loaded.info, loaded.err

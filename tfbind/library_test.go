@@ -147,5 +147,5 @@ func TestLoadDecidesOnce(t *testing.T) {
 	assert.Equal(t, first.Library, again.Library)
 	_, err = tfbind.Load(stub(t, "2.21.0"))
 	assert.ErrorIs(t, err, tfbind.ErrNoTensorFlow)
-	assert.ErrorContains(t, err, "has already opened "+first.Library)
+	assert.ErrorContains(t, err, "already loaded "+first.Library)
 }

@@ -34,7 +34,7 @@ type native interface {
 	setInputStrings(step ptr, i int, values []string)
 	borrowInput(step ptr, i int, dtype DType, dims []int64, data ptr, bytes int64, held *int32) bool
 	releaseInput(step ptr, i int)
-	output(step ptr, i int) ptr // nil after takeOutput
+	output(step ptr, i int) ptr
 	takeOutput(step ptr, i int) ptr
 	runStep(step, options, metadata ptr) int
 	runStepWith(step ptr, inputs []ptr, options ptr) int
@@ -62,8 +62,7 @@ type tensorInfo struct {
 
 // stepMemory is a prepared step in C memory, with its arrays as Go slices.
 type stepMemory struct {
-	step     ptr
-	data     []ptr     // start of each input's buffer
-	scalars  []float64 // value of each one-element output; NaN for other outputs
-	retained *int64
+	step    ptr
+	data    []ptr     // start of each input's buffer
+	scalars []float64 // value of each one-element output; NaN for other outputs
 }

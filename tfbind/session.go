@@ -362,9 +362,6 @@ func (s *Session) guard(ctx context.Context, abort bool, f func() error) error {
 // check rejects outputs of another graph, which TensorFlow would dereference, and finds the targets.
 func (s *Session) check(outputs []Output, names []string) (targets []ptr, err error) {
 	for _, o := range outputs {
-		if o.graph == nil {
-			return nil, fmt.Errorf("run: %w: an output is the zero value", ErrNotFound)
-		}
 		if o.graph != s.graph {
 			return nil, fmt.Errorf("run: output %s belongs to another graph: %w", o.name(), ErrInvalidArgument)
 		}

@@ -466,7 +466,6 @@ static void renew_retained(sf_step* s) {
     if (fresh != NULL) memcpy(data, tf.TF_TensorData(old), bytes);
     s->inputs[i] = fresh;
     s->input_data[i] = data;
-    s->retained++;
     tf.TF_DeleteTensor(old);
   }
 }

@@ -15,7 +15,6 @@ typedef struct sf_step {
   TF_Output* feeds;
   TF_Tensor** inputs;   // owned; NULL until the first sf_step_resize
   void** input_data;    // start of each input's buffer
-  int64_t retained;     // inputs replaced because TensorFlow kept the buffer
   TF_Tensor** borrowed; // owned; used instead of inputs where not NULL
   TF_Tensor** fed;      // scratch: the inputs of the current run
 

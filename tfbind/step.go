@@ -56,17 +56,11 @@ func (s *Session) Prepare(feeds, fetches []Output, options ...RunOptions) (*Step
 	if err != nil {
 		return nil, err
 	}
-	if len(fetches) == 0 && len(targets) == 0 {
-		return nil, fmt.Errorf("prepare step: nothing to fetch and no target: %w", ErrInvalidArgument)
-	}
 	step := &Step{session: s, fetches: slices.Clone(fetches), abort: o.Abort}
-	for i, f := range feeds {
+	for _, f := range feeds {
 		in := input{name: f.name(), dtype: f.DType()}
-		if !supported(in.dtype) {
+		if dtype.ByCode(int32(in.dtype)) == nil {
 			return nil, fmt.Errorf("prepare step: input %s: %w: %s cannot be fed through a step", in.name, ErrType, in.dtype)
-		}
-		if slices.Contains(feeds[:i], f) {
-			return nil, fmt.Errorf("prepare step: input %s is given twice: %w", in.name, ErrInvalidArgument)
 		}
 		step.feeds = append(step.feeds, in)
 	}
@@ -248,7 +242,7 @@ func (st *Step) resize(p ptr, i int, shape []int64, bytes int64) error {
 	return nil
 }
 
-// Run runs the step once. Float and Output return results until the next run. For contexts see the
+// Run runs the step once. Float and Read return results until the next run. For contexts see the
 // package documentation. After an error of TensorFlow in a train step, some of the variables may be
 // updated.
 func (st *Step) Run(ctx context.Context) error {
@@ -341,28 +335,6 @@ func (st *Step) Float(i int) (float64, error) {
 	return st.memory.scalars[i], nil
 }
 
-// Output transfers output i of the last run to the caller, who must close it. It works once per
-// output and run.
-func (st *Step) Output(i int) (*Tensor, error) {
-	p, err := st.use()
-	if err != nil {
-		return nil, err
-	}
-	defer st.done()
-	if err := st.readable(i); err != nil {
-		return nil, err
-	}
-	t := capi.takeOutput(p, i)
-	if t == nil {
-		return nil, st.taken(i)
-	}
-	return wrapTensor(t, 0), nil
-}
-
-func (st *Step) taken(i int) error {
-	return fmt.Errorf("step output %s was already taken: %w", st.fetches[i].name(), ErrClosed)
-}
-
 // Read copies output i of the last run to a flat slice as Tensor.Slice does. The shape is valid until the next Read.
 // Read does not allocate if buf has the type and the length of the output.
 func (st *Step) Read(i int, buf any) (values any, shape []int64, err error) {
@@ -375,9 +347,6 @@ func (st *Step) Read(i int, buf any) (values any, shape []int64, err error) {
 		return nil, nil, err
 	}
 	t := capi.output(p, i)
-	if t == nil {
-		return nil, nil, st.taken(i)
-	}
 	info := capi.describeTensor(t, st.shape[:0])
 	st.shape = info.shape
 	values, err = sliceOf(t, info, buf)

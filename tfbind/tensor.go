@@ -147,27 +147,6 @@ func (t *Tensor) Shape() []int64 { return slices.Clone(t.info.shape) }
 // Bytes returns the size of the buffer, without strings longer than 22 bytes.
 func (t *Tensor) Bytes() int64 { return t.info.bytes }
 
-func (t *Tensor) expect(d DType) error {
-	if t.info.dtype != d {
-		return fmt.Errorf("%w: the tensor holds %s, not %s", ErrType, t.info.dtype, d)
-	}
-	return nil
-}
-
-// Values copies the elements in row-major order. If T is not the element type, the error is
-// ErrType.
-func Values[T element](t *Tensor) ([]T, error) {
-	if err := t.expect(dtypeOf[T]()); err != nil {
-		return nil, err
-	}
-	p, err := t.h.acquire()
-	if err != nil {
-		return nil, err
-	}
-	defer t.h.release()
-	return valuesOf[T](p, t.info), nil
-}
-
 func valuesOf[T element](tensor ptr, info tensorInfo) []T {
 	out := make([]T, info.elements)
 	if s, ok := any(out).([]string); ok {

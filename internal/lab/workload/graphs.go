@@ -110,7 +110,7 @@ func newW12(_ context.Context, b *builder) *loop.Loop {
 		defer x.Close()
 		out := worker.Must(s.Run(ctx, tfbind.Feeds{in: x}, []tfbind.Output{fetch}))
 		defer out.Close()
-		if back := worker.Must(tfbind.Values[string](out[0])); !slices.Equal(back, values) {
+		if back := worker.Must(out[0].Slice(nil)).([]string); !slices.Equal(back, values) {
 			worker.Check(errors.New("the output has other strings than the input"))
 		}
 		return 0

@@ -312,10 +312,7 @@ func newW10(ctx context.Context, b *builder) *loop.Loop {
 }
 
 func (p *predictor) values(name string) (any, error) {
-	x, err := p.step.Output(name)
-	if err != nil {
-		return nil, err
-	}
-	defer x.Close()
-	return x.Slice(nil)
+	var a data.Array
+	err := p.step.Read(name, &a)
+	return a.Values, err
 }
