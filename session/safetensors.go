@@ -36,7 +36,8 @@ type tensorEntry struct {
 	Offsets [2]int64 `json:"data_offsets"`
 }
 
-// encodeWeights returns the content of a file. As in files of the Python package, weights with large elements come first, which aligns all values.
+// encodeWeights returns the content of a file. As in files of the Python package, weights with large
+// elements come first, which aligns all values.
 func encodeWeights(weights map[string]Weight, metadata map[string]string) ([]byte, error) {
 	names := slices.SortedFunc(maps.Keys(weights), func(a, b string) int {
 		return cmp.Or(cmp.Compare(weights[b].DType.Size(), weights[a].DType.Size()), cmp.Compare(a, b))
