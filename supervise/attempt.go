@@ -1,11 +1,9 @@
 package supervise
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -37,7 +35,7 @@ func (a *attempt) code() int {
 func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	began := time.Now()
 	a := &attempt{crash: Crash{Attempt: p.next.Attempt}}
-	stderr := &relay{w: p.Stderr, out: p.out, ended: make(chan struct{})}
+	stderr := &relay{parent: p}
 	command := child.Command{Args: p.args, Env: p.Env, Variable: child.SupervisedEnv, Spec: p.next, Stdout: os.Stdout,
 		Log: stderr}
 	var err error
@@ -48,7 +46,6 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	}
 	p.log(slog.LevelDebug, "the training process was started", "attempt", p.next.Attempt, "pid", a.PID())
 	p.watch(ctx, a, a.Messages(), a.Exited(), stderr)
-	close(stderr.ended)
 	exit := a.End(func(line []byte) { p.hear(a, line) })
 	c := &a.crash
 	c.Lasted, c.OutOfMemory, c.Cause = exit.Time.Sub(began), exit.OutOfMemory, exit.Cause
@@ -159,28 +156,17 @@ func (p *parent) warn(err error) {
 	}
 }
 
-// relay copies the standard error of a child to out.
+// relay copies the standard error of a child to the parent's.
 type relay struct {
-	w   io.Writer
-	out chan<- func()
-	// ended is closed when the child has ended. Output that does not fit in out is then dropped.
-	ended chan struct{}
-	stuck atomic.Bool
+	*parent
+	stuck atomic.Bool // while it waits for a reader
 }
 
 func (r *relay) Write(b []byte) (int, error) {
-	part := bytes.Clone(b)
-	write := func() { _, _ = r.w.Write(part) } // a write error must not affect the child
-	select {
-	case r.out <- write:
-		return len(b), nil
-	default:
-	}
 	r.stuck.Store(true)
 	defer r.stuck.Store(false)
-	select {
-	case r.out <- write:
-	case <-r.ended:
-	}
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	_, _ = r.Stderr.Write(b) // a write error must not affect the child
 	return len(b), nil
 }

@@ -248,7 +248,7 @@ func Run(ctx context.Context, o Options, task string, spec any) error {
 	p.next.Task, p.next.Spec = task, text
 	signal.Notify(p.signals, endSignals()...)
 	defer signal.Stop(p.signals)
-	return p.run(ctx)
+	return p.attempts(ctx)
 }
 
 // endSignals returns the signals that ask a training to end. Signals that this process ignores, as
@@ -272,20 +272,15 @@ type parent struct {
 	crashes          []Crash
 	restarts         int
 	from, memoryStep int64
-	// out is a queue of output. A goroutine writes it, because the parent must not wait for a
-	// terminal.
-	out chan func()
+	// writing is held while a message or the output of the child is written.
+	writing sync.Mutex
 	// interrupted is true after a signal to end. ending is true after the child was asked to end,
 	// or if no child is to be started.
 	interrupted, ending bool
 }
 
-// outQueue is the maximum number of log lines and of pieces of the child's standard error (up to 32 KiB)
-// that wait for a reader. The child waits while the queue is full.
-const outQueue = 64
-
 func newParent(o Options) *parent {
-	p := &parent{Options: o, signals: make(chan os.Signal, 16), out: make(chan func(), outQueue)}
+	p := &parent{Options: o, signals: make(chan os.Signal, 16)}
 	p.startDeadline = cmp.Or(p.startDeadline, 10*p.Deadline)
 	p.Restarts = max(0, cmp.Or(p.Restarts, 5))
 	p.Backoff = cmp.Or(p.Backoff, time.Second)
@@ -305,35 +300,10 @@ func newParent(o Options) *parent {
 	return p
 }
 
-// log appends a line to the queue of output, or drops it if the queue is full.
 func (p *parent) log(level slog.Level, text string, args ...any) {
-	select {
-	case p.out <- func() { p.Log.Log(context.Background(), level, text, args...) }:
-	default:
-	}
-}
-
-func (p *parent) run(ctx context.Context) error {
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		for write := range p.out {
-			write()
-		}
-	}()
-	err := p.attempts(ctx)
-	close(p.out)
-	p.await(written)
-	return err
-}
-
-// await returns when the queue has been written, or at a signal: without a reader, writing would block
-// forever.
-func (p *parent) await(written <-chan struct{}) {
-	select {
-	case <-written:
-	case <-p.signals:
-	}
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	p.Log.Log(context.Background(), level, text, args...)
 }
 
 func (p *parent) attempts(ctx context.Context) error {

@@ -174,15 +174,6 @@ var scripts = map[string]script{
 		say("F0000 00:00:00 check.cc:1] Check failed: x == y\nmore")
 		die(syscall.SIGABRT)
 	}),
-	"writesdies": func(_ context.Context, w *Worker) error {
-		if w.Status().Attempt > 1 {
-			return leave("again", "%d", w.Status().Attempt)
-		}
-		w.Alive(1)
-		say("a last word")
-		die(syscall.SIGKILL)
-		return nil
-	},
 	"unread": func(_ context.Context, w *Worker) error {
 		if w.Status().Attempt > 1 {
 			say("nobody reads this either")
@@ -600,7 +591,7 @@ func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
 	clock, exited, lines := make(chan time.Time), make(chan struct{}), make(chan []byte)
 	p.startDeadline = time.Minute
 	p.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
-	stderr := &relay{w: newSink()}
+	stderr := &relay{}
 	stderr.stuck.Store(true)
 	a := &attempt{} // it has no process that could be killed
 	done := make(chan struct{})
@@ -610,48 +601,6 @@ func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
 	}
 	close(exited)
 	<-done
-}
-
-// stuckWriter blocks until it is released.
-type stuckWriter struct{ letGo chan struct{} }
-
-func (w stuckWriter) Write(b []byte) (int, error) {
-	<-w.letGo
-	return len(b), nil
-}
-
-// A child that crashes while nobody reads its output is restarted.
-func TestSuperviseRestartsBehindAStuckTerminal(t *testing.T) {
-	tr := newTrial(t, "writesdies")
-	w := stuckWriter{make(chan struct{})}
-	tr.Stderr, tr.Log = w, slog.New(slog.NewTextHandler(w, nil))
-	done := make(chan error, 1)
-	go func() { done <- tr.run() }()
-	path := filepath.Join(tr.dir, "again")
-	require.Eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, time.Minute, time.Millisecond)
-	close(w.letGo)
-	require.NoError(t, <-done)
-}
-
-// Output beyond the size of the queue blocks the child until it ends.
-func TestPassingOnWithoutAReader(t *testing.T) {
-	out := make(chan func(), 2)
-	p := &relay{w: newSink(), out: out, ended: make(chan struct{})}
-	var tail child.Tail
-	w := io.MultiWriter(&tail, p) // like child.Process
-	for range 2 {
-		_, err := w.Write([]byte("a"))
-		require.NoError(t, err)
-	}
-	assert.False(t, p.stuck.Load())
-	done := make(chan struct{})
-	go func() { defer close(done); _, _ = w.Write([]byte("b")) }()
-	require.Eventually(t, p.stuck.Load, time.Minute, time.Millisecond)
-	close(p.ended)
-	<-done
-	assert.False(t, p.stuck.Load())
-	assert.Len(t, out, 2)
-	assert.Equal(t, "aab", tail.String())
 }
 
 func TestSuperviseGraceCoversTheDeadline(t *testing.T) {
@@ -754,32 +703,6 @@ func TestSuperviseRetriesWhatAsksForIt(t *testing.T) {
 	tr := newTrial(t, "retry")
 	require.NoError(t, tr.run())
 	assert.Contains(t, tr.sink.String(), "reason restart 1: no memory")
-}
-
-// A signal ends the wait for a reader of the last output.
-func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
-	p := newParent(Options{})
-	said := make(chan struct{})
-	p.signals <- os.Interrupt
-	p.await(said)
-	assert.Empty(t, p.signals)
-	close(said)
-	p.await(said)
-
-	tr := newTrial(t, "finishes")
-	stuck := stuckWriter{make(chan struct{})}
-	defer close(stuck.letGo)
-	tr.Stderr, tr.Log = stuck, slog.New(slog.NewTextHandler(stuck, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	p = newParent(tr.Options)
-	done := make(chan error)
-	go func() { done <- p.run(t.Context()) }()
-	for {
-		select {
-		case p.signals <- syscall.SIGTERM: // the first signals may still go to the child
-		case <-done:
-			return
-		}
-	}
 }
 
 func TestSuperviseCannotStart(t *testing.T) {
