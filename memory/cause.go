@@ -95,7 +95,7 @@ func (a attribution) hidden() {
 		if !ok || t.Slope.Low <= 0 || memlayer.Whole(v.Layer) == layer || heap && v.Layer != Anon && v.Layer != RSS {
 			continue
 		}
-		amount := v.rate(layer, t.Slope)
+		amount := memlayer.Rate(layer, v.Per, t.Slope.Estimate, t.Slope.Low, t.Slope.High)
 		least := float64(MiB)
 		if heap {
 			least = max(least, 0.01*float64(v.Level))
@@ -220,7 +220,7 @@ func (s *Series) retained(v Verdict, c Criteria) Verdict {
 	}
 	w.Net = v.Net
 	w.Notes = append(w.Notes, fmt.Sprintf("malloc's free memory is excluded; including it, the slope is %s",
-		v.rate(v.Layer, v.Slope)))
+		memlayer.Rate(v.Layer, v.Per, v.Slope.Estimate, v.Slope.Low, v.Slope.High)))
 	return w
 }
 

@@ -35,7 +35,7 @@ func ExampleSeries_Judge() {
 	fmt.Println(verdict)
 	// Output:
 	// leak native heap malloc in use
-	// leak: +64.0 KiB/step [63.8, 64.2], carried by malloc in use (not the Go heap) (99% interval, 300 samples over 299 steps of anon)
+	// leak: +64.0 KiB/step [63.8, 64.2] at 218.7 MiB, carried by malloc in use (99% interval, 300 samples over 299 steps of anon)
 }
 
 func ExampleNewSampler() {

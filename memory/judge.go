@@ -60,7 +60,6 @@ func judge(x, y []float64, c Criteria) Verdict {
 		v.Kind, v.Reason = Inconclusive, fmt.Sprintf("no sample has %s", c.Layer)
 		return *v
 	}
-	v.Quantum = Bytes(quantum(y))
 	v.Start, v.Level = Bytes(y[0]), Bytes(y[len(y)-1])
 	v.From, v.To = x[0], x[len(x)-1]
 	if len(y) < minimumSamples {
@@ -251,12 +250,11 @@ func (t *trial) tolerance(level, swing float64) float64 {
 	return max(least, 0.01*math.Abs(level), swing, 4*t.quantum) / t.span()
 }
 
-func (t *trial) measured(f trend, noise float64) {
+func (t *trial) measured(f trend) {
 	v := &t.result
 	half := f.half + t.grainOf(t.y[t.from:])/t.span()
 	v.Slope = Interval{f.slope, f.slope - half, f.slope + half}
 	v.NoiseFloor = half
-	v.Noise = Bytes(noise)
 	v.From, v.Samples = t.x[t.from], len(t.x)-t.from
 	v.Level = Bytes(f.intercept + f.slope*t.end())
 	if t.cuts == 0 {
@@ -270,9 +268,9 @@ func (t *trial) judgeSawtooth(s sawtooth) {
 	if t.from > 0 {
 		t.cuts = 1
 	}
-	t.measured(f, 0)
+	t.measured(f)
 	v := &t.result
-	v.Depth, v.Falls = Bytes(s.depth), len(s.falls)
+	v.Depth = Bytes(s.depth)
 	switch tolerance := t.tolerance(float64(v.Level), 2*s.depth); {
 	case v.Slope.Low > float64(t.Budget) && f.bends:
 		t.inconclusive(t.total(), "the growth slows down")
@@ -304,15 +302,14 @@ func (t *trial) judgeTail() {
 	x, y := t.x[t.from:], t.y[t.from:]
 	f := estimate(x, y, t.grainOf(y), t.Seed)
 	swing, noise := f.scatter(x, y)
-	t.measured(f, noise)
+	t.measured(f)
 	v := &t.result
-	v.Model = t.models.best.model
 	tolerance := t.tolerance(float64(v.Level), swing)
 	grows := v.Slope.Low > float64(t.Budget)
 
 	curve := t.models.get(saturatingModel)
 	line, level, both := t.models.get(linearModel), t.models.get(constantModel), t.models.get(saturatingLinearModel)
-	levelsOff := curve.change > 0 && (v.Model == saturatingModel || curve.score+evidence <= line.score) &&
+	levelsOff := curve.change > 0 && (t.models.best.model == saturatingModel || curve.score+evidence <= line.score) &&
 		t.models.apart(line, curve) > t.grainOf(y)/2 && (both.slope <= 0 || both.score+evidence > curve.score)
 	// Growth within the noise counts only if a line is also the better model.
 	slight := v.Slope.Estimate*t.span() < 2*noise

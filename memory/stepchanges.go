@@ -62,7 +62,7 @@ func (t *trial) judgeStepChanges() {
 	if len(t.x)-last >= fewTail && since >= leastAfterSeveral*t.total() && since >= interval {
 		*t = trial{Criteria: t.Criteria, x: t.x, y: t.y, from: last, quantum: t.quantum, cuts: 1, jumps: jumps,
 			result: Verdict{
-				Layer: t.Layer, Per: t.per(), Confidence: stats.Confidence, Budget: t.Budget, Quantum: v.Quantum,
+				Layer: t.Layer, Per: t.per(), Confidence: stats.Confidence, Budget: t.Budget,
 				Start: Bytes(t.y[0]), To: t.end(),
 			}}
 		t.cutWarmUp()

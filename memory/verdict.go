@@ -54,23 +54,16 @@ type Verdict struct {
 	// NoiseFloor is the half width of the slope's interval. In 99 of 100 series, Judge finds a leak
 	// of four times this slope.
 	NoiseFloor float64 `json:"noise_floor"`
-	// Noise is a robust standard deviation of the samples around the trend. Quantum is the smallest
-	// difference of two samples, usually a page.
-	Noise   Bytes `json:"noise"`
-	Quantum Bytes `json:"quantum"`
 	// Start is the level at the beginning, and Level the level at the end.
 	Start Bytes `json:"start"`
 	Level Bytes `json:"level"`
 	// Jumps are the changes of level before the judged part, in the order of time.
 	Jumps []Change `json:"jumps,omitempty"`
-	// Depth and Falls are the mean depth and the number of falls of a sawtooth.
+	// Depth is the median depth of the falls of a sawtooth.
 	Depth Bytes `json:"depth,omitempty"`
-	Falls int   `json:"falls,omitempty"`
 	// From and To bound the judged part. Everything before From is warm-up.
 	From float64 `json:"from"`
 	To   float64 `json:"to"`
-	// Model is the model of the judged part, chosen by AICc.
-	Model modelName `json:"model,omitempty"`
 	// Samples is the number of samples in the judged part.
 	Samples int `json:"samples"`
 	// More is the number of further steps or minutes that would decide an inconclusive verdict at

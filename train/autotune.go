@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"time"
 
 	"steadyfit/data"
@@ -16,29 +17,11 @@ import (
 	"steadyfit/supervise"
 )
 
-// Autotune measures which configuration of a training runs fastest on this machine: the steps per execution, the
-// XLA-compiled signatures of the model, and settings of TensorFlow's executor, its threads, oneDNN and the allocator.
-// Plain steps are used unless another configuration is at least 3% faster with its whole confidence interval.
-//
-// Measurements run at the start of a training in processes of the same program that end before main begins,
-// and take at most 2% of the training and at most 20 s. Their results are kept in the folder steadyfit/tune
-// of the user's cache folder. A training with a Budget of the process measures nothing. A resumed training
-// uses the configuration of its checkpoint.
-type Autotune struct {
-	// Mode is On to choose the fastest configuration. Empty makes no trials. Each training measures in its
-	// first steps whether the calling thread is faster.
-	Mode Choice
-	// Fixed selects options of Config.Session that keep their values. An option that differs from its
-	// default always keeps its value.
-	Fixed autotune.Fixed
-}
-
 // tunesLive reports whether the training measures, in its first steps, if TensorFlow's threads or the
 // calling thread are faster (autotune.Live).
 func (t *training) tunesLive() bool {
 	_, ranked := t.ranked()
-	return !ranked && !t.Autotune.Fixed.With(t.Session).Threads && !t.Session.CallerRuns &&
-		!t.Session.Device.Deterministic && autotune.ThreadVariable() == ""
+	return !ranked && !autotune.ThreadsSet(t.Session) && !t.Session.CallerRuns
 }
 
 // autotune chooses the configuration: that of the checkpoint to resume from, or the fastest one by measurements.
@@ -51,13 +34,13 @@ func (t *training) autotune(ctx context.Context) error {
 	}
 	p := t.autotunePlan()
 	epoch := int(p.Steps) / t.Loop.Epochs
-	p.Limits = t.Autotune.Fixed.Limits(t.Session, min(t.data.Len()/t.Loop.Batch, epoch, t.pause(epoch)))
-	p.Limits.Traced = t.Profile != Profile{}
-	// A restart takes about as long as the start so far.
-	p.Limits.Restart, p.RestartTime = t.mayRestart(), time.Since(t.started)
+	p.RestartTime = time.Since(t.started) // a restart takes about as long as the start so far
+	p.Limits = autotune.Limits{StepsPerExecution: min(t.data.Len()/t.Loop.Batch, epoch, t.pause(epoch)), Compiled: true,
+		Threads: true, Restart: t.mayRestart(), OneDNN: os.Getenv("TF_ENABLE_ONEDNN_OPTS") == ""}
 	found, err := t.takeOver(p.Limits)
+	p.Limits.Threads = t.Profile == Profile{} // the single-threaded executor cannot trace
 	switch {
-	case err != nil || found || t.Autotune.Mode == "":
+	case err != nil || found || t.Autotune == "":
 	case t.Budget.Limit != 0:
 		t.choice.Reason = "plain: a memory budget leaves no room for trials"
 	default:
@@ -71,7 +54,7 @@ func (t *training) autotune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t.choice.Reason != "" && t.Autotune.Mode != "" && !t.continues() {
+	if t.choice.Reason != "" && t.Autotune != "" && !t.continues() {
 		t.report("auto", text(t.choice.Reason))
 	}
 	if err := t.leaveForChild(ctx); err != nil {
@@ -173,17 +156,14 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	if err != nil || !found {
 		return false, err
 	}
-	l.Traced = false // the executor of the checkpoint takes precedence over tracing
-	if !t.Autotune.Fixed.StepsPerExecution {
-		l.StepsPerExecution = math.MaxInt32 // the loop itself ends executions where it must pause
-	}
+	l.StepsPerExecution = math.MaxInt32 // the loop itself ends executions where it must pause
 	now := autotune.Configuration{}
-	if t.Autotune.Mode != "" {
+	if t.Autotune != "" {
 		now = before.Within(l, t.Session)
 	}
 	if autotune.RoundingOf(before.Apply(t.Session)) != autotune.RoundingOf(now.Apply(t.Session)) {
 		if !t.Loop.ResumeAnyway {
-			return false, fmt.Errorf("%s: %w", t.Checkpoints.Folder, option.New("Autotune.Mode", fmt.Sprintf("it chose %s for "+
+			return false, fmt.Errorf("%s: %w", t.Checkpoints.Folder, option.New("Config.Autotune", fmt.Sprintf("it chose %s for "+
 				"the training of the checkpoint; the options and variables of this run allow only %s, and steps would round "+
 				"differently", before, now), "leave out what excludes the configuration, or set {Loop.ResumeAnyway}"))
 		}

@@ -108,7 +108,7 @@ func (t *training) checkChild(child, other bool) error {
 	case child && !supervise.Known(taskName):
 		return &option.Error{Option: name, Value: value, Reason: "needs a child process",
 			Fix: "call train.Init first in main, with a function that returns the Config"}
-	case t.Autotune.Mode != "":
+	case t.Autotune != "":
 		return autotune.CheckAllowed()
 	}
 	return nil

@@ -23,8 +23,8 @@ func (c *Config) checkCluster() error {
 		return refuse(option, value, "works only in a training of one process, without {Config.Cluster}")
 	}
 	switch {
-	case c.Autotune.Mode != "":
-		return alone("Autotune.Mode", c.Autotune.Mode)
+	case c.Autotune != "":
+		return alone("Config.Autotune", c.Autotune)
 	case c.CacheFeatures == On:
 		return alone("Config.CacheFeatures", c.CacheFeatures)
 	case c.Budget.Limit != 0:

@@ -188,27 +188,6 @@ func (r *reader) noteColumns(ds *data.InMemory) {
 	}
 }
 
-// checkLabel returns an error if a table or records have both usual labels (label and y), and the
-// options name none. The argument label is the one that was used.
-func (r *reader) checkLabel(ds *data.InMemory, label string) error {
-	other := map[string]string{"label": "y", "y": "label"}[label]
-	if r.Label != "" || r.predicts || other == "" || slices.Contains(slices.Concat(r.Ignore, r.columns()), other) {
-		return nil
-	}
-	names := fieldOf(ds, "x").Columns
-	if label == "y" { // a label with the name label becomes the field y, so then only columns count
-		for _, f := range ds.Fields() {
-			names = append(names, f.Name)
-		}
-	}
-	if !slices.Contains(names, other) {
-		return nil
-	}
-	return &option.Error{Option: "Data.Label", Reason: ds.Name() + " has label and y",
-		Fix: "name the one that is the label; drop the other one with {InMemory.Drop}, or rename it in the file, unless " +
-			"it is a feature"}
-}
-
 // oneHot replaces class numbers by one-hot vectors where a label takes them.
 func (r *reader) oneHot(ds *data.InMemory) (*data.InMemory, error) {
 	for _, in := range r.vectors {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
 
 	"steadyfit/cluster"
@@ -70,8 +69,16 @@ type Config struct {
 	Cluster *cluster.Cluster
 	// ChooseSteps sets Session.StepsPerExecution to the number from session.Plan.ChooseSteps.
 	ChooseSteps bool
-	// Autotune measures at the start which configuration runs fastest.
-	Autotune Autotune
+	// Autotune is On to measure at the start which configuration runs fastest on this machine: the steps per
+	// execution, the XLA-compiled signatures of the model, and settings of TensorFlow's executor, its threads,
+	// oneDNN and the allocator. Plain steps are used unless another configuration is at least 3% faster with its
+	// whole confidence interval. An option of Session that differs from its default keeps its value.
+	//
+	// Measurements run in child processes (Init), and take at most 2% of the training and at most 20 s. Their
+	// results are kept in the folder steadyfit/tune of the user's cache folder. A training with a Budget measures
+	// nothing. A resumed training uses the configuration of its checkpoint. Empty makes no trials. Each training
+	// measures in its first steps whether the calling thread is faster.
+	Autotune Choice
 	// CacheFeatures selects whether the part of the model that training does not change is computed
 	// once per sample instead of in every step (savedmodels.Features). Auto does so if the first
 	// steps have the same bits and the measured times promise a faster training, and otherwise
@@ -109,7 +116,7 @@ type Config struct {
 	// Observers receive the figures of the training while it runs (fit.Observers).
 	Observers []fit.Observer
 	// Progress receives the progress (fit.Progress); nil disables it. If Loop.Log is nil, Progress also
-	// receives the log, such as the decisions of Budget.
+	// receives the log, such as the decisions of Budget, and must be safe for concurrent use.
 	Progress io.Writer
 	// Report receives messages for the user. subject is "auto", "cluster", "features", "resolved
 	// settings", "note" or "warning". If value is an error, option.Text renders its option names. nil means
@@ -204,27 +211,8 @@ func (c *Config) check() error {
 	case c.Loop.ValidationEvery > 1 && !c.validates():
 		return refuse("Loop.ValidationEvery", c.Loop.ValidationEvery, "needs {Config.Validation}, the data")
 	}
-	return cmp.Or(c.checkChoices(), c.checkFolders(), c.checkOutputs(), c.checkObservers(), c.checkProfile(),
+	return cmp.Or(c.checkFolders(), c.checkOutputs(), c.checkObservers(), c.checkProfile(),
 		c.checkSupervision(), c.checkReset(), c.checkCluster())
-}
-
-func (c *Config) checkChoices() error {
-	for _, o := range []struct {
-		option string
-		value  Choice
-		words  []Choice
-	}{
-		{"Autotune.Mode", c.Autotune.Mode, []Choice{On}},
-		{"Config.CacheFeatures", c.CacheFeatures, []Choice{Auto, On}},
-		{"Config.OnOutOfMemory", c.OnOutOfMemory, []Choice{MicroBatch, Restart}},
-		{"Config.Supervise", c.Supervise, []Choice{Always, ForBudget}},
-	} {
-		if o.value != "" && !slices.Contains(o.words, o.value) {
-			words := strings.Fields(strings.Trim(fmt.Sprint(o.words), "[]"))
-			return refuse(o.option, o.value, "expected %s, or nothing", strings.Join(words, ", "))
-		}
-	}
-	return nil
 }
 
 func (c *Config) validates() bool { return c.Validation != "" || c.ValidationFraction != 0 }
@@ -277,18 +265,10 @@ func (c *Config) checkOutputs() error {
 }
 
 func (c *Config) checkSupervision() error {
-	_, child := c.supervisor(false)
-	child = child || c.Worker != nil
 	restarts := c.Supervise == Always || c.Worker != nil
-	switch s := c.Supervisor; {
-	case c.Supervise == Always && c.Checkpoints.Folder == "" && s.Restarts >= 0:
+	switch {
+	case c.Supervise == Always && c.Checkpoints.Folder == "" && c.Supervisor.Restarts >= 0:
 		return refuse("Config.Supervise", nil, "needs {Config.Checkpoints}, the folder to resume from")
-	case s.Deadline < 0:
-		return refuse("Supervisor.Deadline", s.Deadline, "expected 0 or more")
-	case s.Deadline != 0 && !child:
-		return refuse("Supervisor.Deadline", nil, "needs {Config.Supervise}, which ends a training that hangs")
-	case s.Restarts != 0 && !restarts:
-		return refuse("Supervisor.Restarts", nil, "needs {Config.Supervise}, which restarts a training that crashed")
 	case c.OnOutOfMemory == Restart && !restarts:
 		return refuse("Config.OnOutOfMemory", c.OnOutOfMemory, "needs {Config.Supervise}, which starts the next process")
 	}

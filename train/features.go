@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ func (t *training) mayCache() error {
 	}
 	before, _, err := t.chosenBefore()
 	if err == nil && !before.Plain() && !(t.CacheFeatures == On && t.Loop.ResumeAnyway) {
-		return no("the checkpoint was trained with %s, as {Autotune.Mode} had chosen, and steps on features have no such "+
+		return no("the checkpoint was trained with %s, as {Config.Autotune} had chosen, and steps on features have no such "+
 			"configuration", before)
 	}
 	return err
@@ -111,8 +112,10 @@ func (t *training) mayCache() error {
 // savedmodels.ErrNoFeatures if they differ. Without CacheFeatures On, they must not even round differently.
 func (t *training) checkFeatures(ctx context.Context, s *session.Session, x *session.FeatureStep) (difference float64,
 	err error) {
-	if err := t.setFirstRate(s); err != nil {
-		return 0, err
+	if t.Loop.LearningRate != nil { // a warm-up begins at 0, which would change no weights
+		if err := s.SetLearningRate(cmp.Or(t.Loop.LearningRate(0, 0), t.Loop.LearningRate(1, 0))); err != nil {
+			return 0, err
+		}
 	}
 	difference, err = x.CheckTraining(ctx, t.samples, t.Loop.Batch)
 	switch {
@@ -122,18 +125,6 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, x *ses
 		err = no("the first steps would round differently, by %.1g; {Config.CacheFeatures} on accepts that", difference)
 	}
 	return difference, err
-}
-
-// setFirstRate sets the first learning rate that is not 0, since training for comparison must change weights.
-func (t *training) setFirstRate(s *session.Session) error {
-	if t.Loop.LearningRate == nil {
-		return nil
-	}
-	rate := 0.0
-	for step := int64(0); rate == 0 && step < 1000; step++ {
-		rate = t.Loop.LearningRate(step, 0)
-	}
-	return s.SetLearningRate(rate)
 }
 
 func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *savedmodels.Features,

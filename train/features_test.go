@@ -206,7 +206,7 @@ func rateAsInput(t *testing.T, dir string) {
 // A training that autotune configured resumes in the same configuration, without cached features.
 func resumeChosen(t *testing.T, dir string) {
 	folder := t.TempDir()
-	first := func(o *Config) { o.Checkpoints.Folder, o.Loop.Epochs, o.Autotune.Mode = folder, 2, On }
+	first := func(o *Config) { o.Checkpoints.Folder, o.Loop.Epochs, o.Autotune = folder, 2, On }
 	for _, cache := range []Choice{"", Auto} {
 		chosenByParent = &autotune.Configuration{Executor: gpuopts.SingleThreaded}
 		folder = t.TempDir()

@@ -84,7 +84,7 @@ func host(dir string) (err error) {
 	supervised := hostJob{"host", dir}.config()
 	measured := Config{
 		Model: supervised.Model, Data: supervised.Data, Loop: fit.Loop{Batch: 32, Epochs: 1_000_000},
-		Autotune: Autotune{Mode: On},
+		Autotune: On,
 	}
 	plain := Config{Model: supervised.Model, Data: supervised.Data, Loop: supervised.Loop, Budget: supervised.Budget}
 	for i, c := range []Config{supervised, measured, plain} {
@@ -158,7 +158,7 @@ func TestWithoutInit(t *testing.T) {
 		"Config.Supervise":  func(c *Config) { c.Supervise = Always },
 		"Config.Supervise ": func(c *Config) { c.Supervise, c.Budget.Limit = ForBudget, memory.GiB },
 		"Config.Allocator":  func(c *Config) { c.Allocator = "mmap" },
-		"Autotune.Mode":     func(c *Config) { c.Autotune.Mode = On },
+		"Config.Autotune":   func(c *Config) { c.Autotune = On },
 	} {
 		c := config()
 		change(&c)

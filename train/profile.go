@@ -2,8 +2,6 @@ package train
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -15,8 +13,7 @@ import (
 
 // Profile selects train steps to trace. The zero value traces none.
 type Profile struct {
-	// First and Last are the numbers of the first and the last step, from 1. At most 1000 steps can be traced, since a
-	// viewer has the whole file in memory. A training has the trace of one execution in memory.
+	// First and Last are the numbers of the first and the last step, from 1.
 	First, Last int64
 	// File receives the times of all operations in the Trace Event Format, which Perfetto and
 	// chrome://tracing open. An existing file is replaced, also by a process that resumes between First
@@ -24,33 +21,19 @@ type Profile struct {
 	File string
 }
 
-// maxProfile is the maximum number of steps of a Profile.
-const maxProfile = 1000
-
-// text returns the steps and the file as the option's value in an error.
-func (p Profile) text() string { return fmt.Sprintf("steps=%d:%d,file=%s", p.First, p.Last, p.File) }
-
 func (c *Config) checkProfile() error {
 	p := c.Profile
 	if p == (Profile{}) {
 		return nil
 	}
-	info, err := os.Stat(p.File)
 	switch {
 	case p.First < 1 || p.Last < p.First:
-		return refuse("Config.Profile", p.text(), "the first step is at least 1, and the last step is not before it")
-	case p.Last-p.First >= maxProfile:
-		return refuse("Config.Profile", p.text(), "at most %d steps can be traced, and these are %d", maxProfile,
-			p.Last-p.First+1)
-	case p.File == "":
-		return refuse("Config.Profile", p.text(), "it names no file for the trace")
-	case err == nil && !info.Mode().IsRegular():
-		return refuse("Config.Profile", p.text(), "%s is no regular file; name another file", p.File)
+		return refuse("Config.Profile", p.First, "the first step is at least 1, and the last step is not before it")
 	case c.Session.Device.Executor != "":
-		return refuse("Config.Profile", p.text(), "the single-threaded executor cannot trace; leave {Options.Executor} at "+
+		return refuse("Config.Profile", p.File, "the single-threaded executor cannot trace; leave {Options.Executor} at "+
 			"its default")
 	}
-	return wrong("Config.Profile", p.text(), files.Writable(filepath.Dir(p.File), 0))
+	return wrong("Config.Profile", p.File, files.Writable(filepath.Dir(p.File), 0))
 }
 
 // profiled is a session that traces the steps of a Profile.
@@ -62,8 +45,7 @@ type profiled struct {
 	to   *native.ProfileWriter
 	// first and last are the numbers of the first and the last step in the file.
 	first, last int64
-	done        bool  // the file is complete, or could not be written
-	at          int64 // the number of the last step that ran
+	done        bool // the file is complete, or could not be written
 }
 
 func (p *profiled) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
@@ -78,7 +60,6 @@ func (p *profiled) TrainN(ctx context.Context, step int64, n int, out []float64)
 // the number of steps before them.
 func (p *profiled) trace(earlier int64, n int, do func() error) error {
 	first, last := earlier+1, earlier+int64(n)
-	p.at = last
 	if p.done || last < p.t.Profile.First || first > p.t.Profile.Last {
 		return do()
 	}
@@ -93,12 +74,8 @@ func (p *profiled) trace(earlier int64, n int, do func() error) error {
 
 // end completes the file of a training that ended before the last step of the profile.
 func (p *profiled) end() {
-	switch {
-	case p == nil || p.done:
-	case p.file != nil:
+	if p != nil && p.file != nil && !p.done {
 		p.finish(nil)
-	case p.at < p.t.Profile.First: // otherwise an earlier process has written it
-		p.t.Loop.Log.Warn("no trace was written, since the training ran none of the steps", "profile", p.t.Profile.text())
 	}
 }
 

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"steadyfit/data"
@@ -61,32 +59,15 @@ func Run(ctx context.Context, c Config) (Result, error) {
 // process has measured to be the fastest; nil if none has.
 func newTraining(c Config, worker *supervise.Worker, chosen *autotune.Configuration) *training {
 	if c.Loop.Log == nil && c.Progress != nil {
-		if _, file := c.Progress.(*os.File); !file { // the loop and a goroutine that writes checkpoints use it
-			c.Progress = &oneWriter{w: c.Progress}
-		}
 		c.Loop.Log = slog.New(slog.NewTextHandler(c.Progress, nil))
 	}
 	c.Supervisor.Log = cmp.Or(c.Supervisor.Log, c.Loop.Log)
 	c.Loop.Log = cmp.Or(c.Loop.Log, slog.New(slog.DiscardHandler))
 	c.Session.Seed, c.Session.ReadOnly = int64(c.Seed), false
-	c.Autotune.Fixed = c.Autotune.Fixed.With(c.Session)
-	c.Autotune.Fixed.StepsPerExecution = c.Autotune.Fixed.StepsPerExecution || c.ChooseSteps
 	return &training{Config: c, worker: worker, chosen: chosen, started: time.Now()}
 }
 
 func noResult() Result { return Result{History: &fit.History{}} }
-
-// oneWriter makes a writer safe for concurrent use.
-type oneWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (o *oneWriter) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.w.Write(b)
-}
 
 // training is the state of one call of Run.
 type training struct {

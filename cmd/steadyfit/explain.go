@@ -11,11 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"steadyfit/data"
-	"steadyfit/internal/autotune"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/explain"
 	"steadyfit/internal/files"
-	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/train"
 )
@@ -69,14 +67,6 @@ func (s *settings) explain(cmd *cobra.Command) error {
 
 // printPeak prints a report and writes the page.
 func (s *settings) printPeak(cmd *cobra.Command, r *explain.Report) error {
-	if r.Batch < s.Loop.Batch {
-		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the data has only %d samples, so a step has %d instead of %d", r.Batch,
-			r.Batch, s.Loop.Batch))
-	}
-	if limit := s.Budget.Limit; limit > 0 && s.Budget.Layer == memory.RSS && r.PeakBytes > limit {
-		notice(cmd.ErrOrStderr(), "note", fmt.Sprintf("the peak exceeds --memory-budget %v, so fit would split the "+
-			"batches further", limit))
-	}
 	if s.Out != "" {
 		if err := writePage(cmd.ErrOrStderr(), filepath.Join(s.Out, "explain.html"), r.HTML); err != nil {
 			return err
@@ -103,10 +93,6 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	m, plan, err := s.compile()
 	if err != nil {
 		return nil, err
-	}
-	if autotune.Freezes(m) {
-		notice(cmd.ErrOrStderr(), "note", "the model has frozen weights, and fit may compute their part once per sample "+
-			"(--cache-features); the explained steps compute it every time")
 	}
 	return explain.Measure(cmd.Context(), explain.Plan{
 		Name: s.modelName(), Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,

@@ -14,7 +14,6 @@ import (
 
 	"steadyfit/cluster"
 	"steadyfit/fit"
-	"steadyfit/internal/autotune"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/texts"
@@ -23,7 +22,7 @@ import (
 
 func newFit(s *settings) *cobra.Command {
 	return &cobra.Command{
-		Use: "fit", SuggestFor: []string{"train"},
+		Use:   "fit",
 		Short: "Train a SavedModel",
 		Long: `Train a SavedModel on a dataset and write the trained SavedModel.
 
@@ -120,7 +119,6 @@ func (s *settings) combine() error {
 	if err := s.combineCluster(); err != nil {
 		return err
 	}
-	s.Autotune.Fixed = s.fixed()
 	if s.given("reset-every") && s.Reset.Depth == contract.ResetNone {
 		return usagef("--reset-every needs --reset, which says how to reset")
 	}
@@ -149,23 +147,13 @@ func (s *settings) combineCluster() (err error) {
 	}
 	s.Cluster.Start = s.cluster.Start
 	if !s.given("auto") {
-		s.Autotune.Mode = "" // ranks cannot measure configurations
+		s.Autotune = "" // ranks cannot measure configurations
 	}
 	return nil
 }
 
 // follows reports whether another rank writes the files and the result of the training.
 func (s *settings) follows() bool { return s.Cluster != nil && s.Cluster.Rank > 0 }
-
-// fixed returns the options that autotune does not change because flags set them.
-func (s *settings) fixed() autotune.Fixed {
-	return autotune.Fixed{
-		StepsPerExecution: s.given("steps-per-execution"), Compiled: s.given("jit-compile"),
-		Threads: s.given("intra-threads") || s.given("inter-threads"),
-		// An explicit --auto may replace the variable.
-		OneDNN: !s.given("auto") && os.Getenv("TF_ENABLE_ONEDNN_OPTS") != "",
-	}
-}
 
 func (s *settings) combineHooks() error {
 	if s.history != "" {

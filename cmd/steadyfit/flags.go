@@ -74,7 +74,7 @@ func newSettings() *settings {
 	s.Loop.Epochs, s.Loop.Batch, s.Loop.ValidationEvery = 1, 32, 1
 	s.Shuffle, s.Prefetch = true, -1
 	s.Checkpoints.EveryEpochs = 1
-	s.Autotune.Mode, s.Supervise, s.CacheFeatures = train.On, train.ForBudget, train.Auto
+	s.Autotune, s.Supervise, s.CacheFeatures = train.On, train.ForBudget, train.Auto
 	s.Budget.Layer, s.Reset.Depth = memory.RSS, contract.ResetNone
 	s.watching.pairs = 3
 	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed = []string{matrix.Go}, "out/matrix", 1, 1
@@ -305,8 +305,8 @@ func (s *settings) checkpointFlags() []flag {
 
 func (s *settings) speedFlags() []flag {
 	return []flag{
-		{"auto", "fit", "measure which configuration is fastest", "Autotune.Mode",
-			newChoice(&s.Autotune.Mode, "on off", train.On, "")},
+		{"auto", "fit", "measure which configuration is fastest", "Config.Autotune",
+			newChoice(&s.Autotune, "on off", train.On, "")},
 		{"steps-per-execution", "fit explain", "train steps per execution; auto chooses by the model and the data",
 			"Options.StepsPerExecution",
 			newValue("N|auto", "1", s.setStepsPerExecution)},

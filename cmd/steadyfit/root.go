@@ -28,13 +28,7 @@ code of the program.`,
   steadyfit inspect out/digits
   steadyfit doctor`,
 		SilenceErrors: true, SilenceUsage: true,
-		SuggestionsMinimumDistance: 2,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return unknownCommand(cmd, args[0])
-			}
-			return nil
-		},
+		Args: func(cmd *cobra.Command, args []string) error { return argumentError(cmd, cobra.NoArgs(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			s.given = cmd.Flags().Changed
@@ -61,11 +55,8 @@ code of the program.`,
 
 // parseError returns the usage error for flags that cobra cannot parse.
 func parseError(cmd *cobra.Command, err error) error {
-	switch {
-	case errors.As(err, new(*pflag.InvalidValueError)):
+	if errors.As(err, new(*pflag.InvalidValueError)) {
 		return usagef("%w", err)
-	case !cmd.HasParent() && cmd.Flags().NArg() > 0:
-		return unknownCommand(cmd, cmd.Flags().Arg(0))
 	}
 	return argumentError(cmd, err)
 }
@@ -75,14 +66,6 @@ func argumentError(cmd *cobra.Command, err error) error {
 		return nil
 	}
 	return usagef("%w; see %s --help", err, cmd.CommandPath())
-}
-
-func unknownCommand(root *cobra.Command, name string) error {
-	meant := ""
-	if like := root.SuggestionsFor(name); len(like) > 0 {
-		meant = "; did you mean " + like[0] + "?"
-	}
-	return usagef("unknown command %q%s; see %s --help", name, meant, root.CommandPath())
 }
 
 func noArguments(cmd *cobra.Command, args []string) error {

@@ -87,7 +87,7 @@ func (s *settings) tune(cmd *cobra.Command) error {
 		}
 	}
 	if r.Chosen == nil {
-		return s.notReached(r)
+		return notReached(r)
 	}
 	return nil
 }
@@ -129,25 +129,20 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 	if s.Budget.Limit > 0 {
 		steps = 1 // a budget measures memory after each step
 	}
-	fixed := s.fixed()
-	fixed.OneDNN = os.Getenv("TF_ENABLE_ONEDNN_OPTS") != "" // fit refuses another value in the file
 	plan := autotune.Plan{
-		Model: m, Options: s.Session, Limits: fixed.Limits(s.Session, steps),
+		// Restart: fit sets these variables when it starts, but refuses another value of one that is set.
+		Model: m, Options: s.Session, Limits: autotune.Limits{StepsPerExecution: steps, Compiled: true, Threads: true,
+			Restart: true, OneDNN: os.Getenv("TF_ENABLE_ONEDNN_OPTS") == ""},
 		Data: ds, Batch: s.Loop.Batch, Cache: autotune.CacheDir(), Budgeted: s.Budget.Limit > 0,
 		LearningRate: s.firstRate(),
 	}
-	plan.Limits.Restart = true // fit sets these variables when it starts
 	goal := s.goal()
 	r, err := autotune.Run(cmd.Context(), &plan, goal, until, func(m autotune.Measurement) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", m.Configuration,
 			option.Marked(trialText(m, goal.Anon), flagName), time.Until(until).Round(time.Second))
 	})
 	if errors.Is(err, context.Canceled) {
-		trials := "the same command continues with the trials so far"
-		if r.Unsaved {
-			trials = "the trials so far are lost, because they could not be stored in the user's cache folder"
-		}
-		err = fmt.Errorf("interrupted; %s: %w", trials, err)
+		err = fmt.Errorf("interrupted; the same command continues with the trials in the user's cache folder: %w", err)
 	}
 	return r, err
 }
@@ -189,13 +184,10 @@ func (s *settings) printTuned(w io.Writer, r autotune.Result) error {
 		fmt.Fprintf(&text, "failed: %s: %s\n", c, r.Failures[c])
 	}
 	if p := r.Chosen; p != nil {
-		fmt.Fprintf(&text, "chosen: %v\n  %s", p.Configuration, s.goalText())
-		for _, more := range []string{r.Comparison(), p.Opens()} {
-			if more != "" {
-				text.WriteString("; " + more)
-			}
+		fmt.Fprintf(&text, "chosen: %v\n", p.Configuration)
+		if more := r.Comparison(); more != "" {
+			fmt.Fprintf(&text, "  %s\n", more)
 		}
-		text.WriteString("\n")
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
@@ -205,34 +197,16 @@ func stepTime(seconds float64) string {
 	return texts.Duration(time.Duration(seconds * float64(time.Second)))
 }
 
-// goalText describes the goal that the chosen settings reach.
-func (s *settings) goalText() string {
-	switch {
-	case s.Budget.Limit > 0:
-		return fmt.Sprintf("the fastest with a peak of at most %v, which leaves a part of the budget of %v free",
-			s.goal().Limit(), s.Budget.Limit)
-	case s.stepTime > 0:
-		return fmt.Sprintf("the least memory at %v per step or less", s.stepTime)
-	}
-	return "the least product of time and memory, without --memory-budget or --step-time"
-}
-
 // goal returns the goal of the search according to the flags.
 func (s *settings) goal() autotune.Goal {
 	return autotune.Goal{Budget: s.Budget.Limit, Anon: s.Budget.Layer == memory.Anon, Step: s.stepTime}
 }
 
 // notReached returns the error if no configuration reaches the goal.
-func (s *settings) notReached(r autotune.Result) error {
+func notReached(r autotune.Result) error {
 	p := r.Nearest
-	if s.Budget.Limit == 0 {
-		return fmt.Errorf("no measured settings take %v per step or less: the fastest take %s (%v); allow a longer "+
-			"--step-time, or try a smaller --batch", s.stepTime, stepTime(p.Step), p.Configuration)
-	}
-	sufficient := memory.Bytes(float64(p.Peak)*float64(s.Budget.Limit)/float64(s.goal().Limit()))/memory.MiB + 1
-	return fmt.Errorf("no measured settings keep the training under %v: the least peak is %v (%v), and a part of the "+
-		"budget must stay free; give --memory-budget %dMiB or more, or try a smaller --batch",
-		s.Budget.Limit, p.Peak, p.Configuration, sufficient)
+	return fmt.Errorf("no measured settings reach the goal: the nearest have a peak of %v and take %s per step (%v); "+
+		"allow more, or try a smaller --batch", p.Peak, stepTime(p.Step), p.Configuration)
 }
 
 // writeTuned writes the flags that were given and the chosen settings, if any, as a configuration of fit.

@@ -351,10 +351,7 @@ func (s *settings) setStepsPerExecution(text string) error {
 	if s.ChooseSteps = text == "auto"; !s.ChooseSteps && (err != nil || n < 1) {
 		return errors.New("expected a number of at least 1, or auto")
 	}
-	s.Session.StepsPerExecution = 0
-	if n > 1 {
-		s.Session.StepsPerExecution = n
-	}
+	s.Session.StepsPerExecution = n
 	return nil
 }
 

@@ -133,8 +133,6 @@ func TestOffers(t *testing.T) {
 			limits: Limits{StepsPerExecution: 50, Compiled: true, Threads: true}, bases: []Configuration{fused}},
 		{name: "threads are set from outside", env: "TF_NUM_INTEROP_THREADS", batch: 32,
 			limits: Limits{StepsPerExecution: 50, Threads: true}, bases: []Configuration{fused}},
-		{name: "a step is traced", batch: 32, limits: Limits{StepsPerExecution: 50, Threads: true, Traced: true},
-			bases: []Configuration{fused}, settings: []Configuration{intra}},
 		{name: "what is set stays", options: session.Options{StepsPerExecution: 5,
 			Device: gpuopts.Options{IntraThreads: 1}}, batch: 32, limits: all,
 			bases: []Configuration{compiled}},
@@ -232,6 +230,31 @@ func TestOtherOneDNN(t *testing.T) {
 		require.Len(t, missing, 1)
 		assert.Equal(t, "TF_ENABLE_ONEDNN_OPTS="+value, missing[0].String())
 		assert.Equal(t, Configuration{}, other.Within(Limits{Restart: true}, session.Options{}))
+	}
+}
+
+// Trials do not change session options that are set.
+func TestLimits(t *testing.T) {
+	t.Setenv("TF_NUM_INTRAOP_THREADS", "")
+	t.Setenv("TF_NUM_INTEROP_THREADS", "")
+	device := func(o gpuopts.Options) session.Options { return session.Options{Device: o} }
+	all := Limits{StepsPerExecution: 50, Compiled: true, Threads: true, Restart: true, OneDNN: true}
+	for name, c := range map[string]struct {
+		options session.Options
+		without func(l *Limits)
+	}{
+		"nothing set":       {session.Options{}, func(*Limits) {}},
+		"steps":             {session.Options{StepsPerExecution: 8}, func(l *Limits) { l.StepsPerExecution = 0 }},
+		"one step":          {session.Options{StepsPerExecution: 1}, func(l *Limits) { l.StepsPerExecution = 0 }},
+		"compiled":          {session.Options{Compiled: true}, func(l *Limits) { l.Compiled = false }},
+		"threads":           {device(gpuopts.Options{InterThreads: 1}), func(l *Limits) { l.Threads = false }},
+		"oneDNN":            {device(gpuopts.Options{OneDNN: "off"}), func(l *Limits) { l.OneDNN = false }},
+		"float16":           {device(gpuopts.Options{Precision: gpuopts.Float16}), func(l *Limits) { l.Threads = false }},
+		"float16, resolved": {device(gpuopts.Options{Precision: gpuopts.Float16CPU}), func(l *Limits) { l.Threads = false }},
+	} {
+		want := all
+		c.without(&want)
+		assert.Equal(t, want, all.under(c.options), name)
 	}
 }
 
@@ -351,13 +374,6 @@ func TestStore(t *testing.T) {
 		require.NoError(t, os.WriteFile(kept.path, content, 0o666))
 		assert.Empty(t, load().Measurements, "damaged")
 	}
-	assert.False(t, kept.unsaved)
-	for _, dir := range []string{filepath.Join(kept.path, "below a file"), ""} {
-		p.Cache = dir
-		unsaved := load()
-		unsaved.save()
-		assert.True(t, unsaved.unsaved, dir)
-	}
 }
 
 func TestWithin(t *testing.T) {
@@ -372,11 +388,9 @@ func TestWithin(t *testing.T) {
 		{name: "all", limits: Limits{StepsPerExecution: 9, Compiled: true, Threads: true}, want: all},
 		{name: "deterministic", limits: Limits{StepsPerExecution: 9, Compiled: true, Threads: true}, deterministic: true,
 			want: fused},
-		{name: "traced", limits: Limits{Threads: true, Traced: true}, want: Configuration{IntraThreads: 1, InterThreads: 1}},
 	} {
 		assert.Equal(t, c.want, all.Within(c.limits, session.Options{Device: gpuopts.Options{Deterministic: c.deterministic}}), c.name)
 	}
-	assert.Equal(t, two, two.Within(Limits{Threads: true, Traced: true}, session.Options{}))
 	assert.Equal(t, Configuration{}, two.Within(Limits{}, session.Options{}))
 }
 

@@ -38,9 +38,6 @@ type Point struct {
 	// Peak is the highest peak of all trials since the session was opened, and PeakLow the lowest.
 	Peak    memory.Bytes `json:"peak_bytes"`
 	PeakLow memory.Bytes `json:"peak_low_bytes"`
-	// Opening is the highest peak while the session was opened; 0 if it is unknown. A budget is kept from
-	// the first step on, so Opening may exceed it.
-	Opening memory.Bytes `json:"opening_bytes"`
 	// Step is the time of a step in seconds: that of the reference times the measured ratio. It was between
 	// StepLow and StepHigh in all trials.
 	Step     float64 `json:"step_seconds"`
@@ -67,14 +64,6 @@ func (p Point) numbers(inexact bool) string {
 	return "same bits"
 }
 
-// Opens describes the peak while the model is opened; it is empty if a step has the highest peak.
-func (p Point) Opens() string {
-	if p.Opening <= p.Peak {
-		return ""
-	}
-	return fmt.Sprintf("opening the model takes %v for a moment", p.Opening)
-}
-
 // Result is the outcome of a search. Its JSON is the output of tune.
 type Result struct {
 	// Default has plain steps; nil if they cannot run.
@@ -94,8 +83,6 @@ type Result struct {
 	Measured       int  `json:"measured"`
 	Configurations int  `json:"configurations"`
 	Complete       bool `json:"complete"`
-	// Unsaved means that the next call measures again, because measurements could not be stored.
-	Unsaved bool `json:"-"`
 }
 
 // Rows returns the points to show: the default, then the front and the choice or the nearest, fastest
@@ -154,7 +141,7 @@ func Run(ctx context.Context, p *Plan, g Goal, until time.Time, done func(Measur
 	if err != nil {
 		return r, err
 	}
-	defer func() { r.Unsaved, err = t.store.unsaved, errors.Join(err, t.Close()) }()
+	defer func() { err = errors.Join(err, t.Close()) }()
 	s := newSearch(g, append([][]Configuration{space.bases}, space.groups()...), plan.over)
 	s.inexact = plan.inexact()
 	if err := s.run(ctx, t, until, done); err != nil {

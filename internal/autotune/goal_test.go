@@ -129,7 +129,6 @@ func (m *machine) Measure(ctx context.Context, c configuration) (Measurement, er
 		Configuration: c, Reference: m.reference, Step: step * noise, Ratio: ratio * noise, Low: 0.97 * ratio,
 		High: 1.03 * ratio, Rounds: 5,
 		Peak: memory.Bytes(float64(peak) * (2 - noise)), Anon: peak - fileMemory,
-		Opening: openedMemory + 700*memory.MiB,
 	}
 	if m.fails != nil {
 		r.Out = m.fails(c)
@@ -219,14 +218,6 @@ func TestRepeatsTheChoice(t *testing.T) {
 	}
 	best, _ := s.choice()
 	assert.Equal(t, configuration{}, best.Configuration, "the default has fewer trials than the other")
-}
-
-// With a budget of resident memory, the peak of opening the model is shown, too.
-func TestOpening(t *testing.T) {
-	g := Goal{Budget: 2 * memory.GiB}
-	assert.Equal(t, openedMemory+700*memory.MiB, searched(t, &machine{figures: image}, g).Chosen.Opening)
-	g.Anon = true
-	assert.Zero(t, searched(t, &machine{figures: image}, g).Chosen.Opening)
 }
 
 // exhaustive returns the minimum of cost over all configurations, without noise.

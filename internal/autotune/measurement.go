@@ -35,12 +35,10 @@ type Measurement struct {
 	Rounds int     `json:"rounds,omitempty"`
 	// Confirmed means that this is the slower one of two trials for Choose.
 	Confirmed bool `json:"confirmed,omitempty"`
-	// Peak is the highest RSS since the session was opened, and Anon its anonymous part. Opening is the
-	// highest RSS while the session was opened, which may be more. The store has the amounts of the trial,
-	// and Trials returns the amounts of a training with all its data. 0 means unknown.
-	Peak    memory.Bytes `json:"peak_bytes,omitempty"`
-	Anon    memory.Bytes `json:"anon_bytes,omitempty"`
-	Opening memory.Bytes `json:"opening_bytes,omitempty"`
+	// Peak is the highest RSS since the session was opened, and Anon its anonymous part. The store has the
+	// amounts of the trial, and Trials returns the amounts of a training with all its data. 0 means unknown.
+	Peak memory.Bytes `json:"peak_bytes,omitempty"`
+	Anon memory.Bytes `json:"anon_bytes,omitempty"`
 	// Base is the anonymous memory before the session was opened, with the data of the trial.
 	Base memory.Bytes `json:"base_bytes,omitempty"`
 	// Reference is the configuration to which this one was compared: plain steps, unless these could not
@@ -50,17 +48,11 @@ type Measurement struct {
 	Out string `json:"out,omitempty"`
 	// Late means that no time was left to measure the configuration.
 	Late bool `json:"-"`
-
-	// passing means that Out is a reason that may pass, such as a lack of memory or of time.
-	passing bool
 }
 
 // failed returns the measurement of a configuration that failed.
 func failed(c Configuration, err error) Measurement {
-	return Measurement{
-		Configuration: c, Out: err.Error(), Late: errors.Is(err, errLate),
-		passing: !errors.Is(err, errNotFinite) && !errors.Is(err, errLasting),
-	}
+	return Measurement{Configuration: c, Out: err.Error(), Late: errors.Is(err, errLate)}
 }
 
 // summarize returns the measurement of c. steps has the times of a step in its rounds, and beside those in
@@ -74,7 +66,6 @@ func summarize(c Configuration, steps, beside []float64) Measurement {
 // addMemory takes the memory from an answer of the trial.
 func (m *Measurement) addMemory(a answer) {
 	m.Peak, m.Anon, m.Base = a.Peak, max(a.Peak-a.Mapped, 0), a.Base
-	m.Opening = a.Opening
 }
 
 // faster reports whether the configuration was measured to be faster than plain steps by

@@ -90,34 +90,8 @@ func batchBytes(ds data.Dataset, batch int) (size float64) {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Fixed selects options of a session that Choose does not change. An option that differs from its
-// default is always fixed.
-type Fixed struct{ StepsPerExecution, Compiled, Threads, OneDNN bool }
-
-// With also selects the options that are set in o.
-func (f Fixed) With(o session.Options) Fixed {
-	return Fixed{
-		StepsPerExecution: f.StepsPerExecution || o.StepsPerExecution > 1,
-		Compiled:          f.Compiled || o.Compiled,
-		// Resolving float16 initializes TensorFlow's devices with their threads.
-		Threads: f.Threads || o.Device.IntraThreads != 0 || o.Device.InterThreads != 0 ||
-			o.Device.Precision != "" && o.Device.Precision != gpuopts.BFloat16,
-		OneDNN: f.OneDNN || o.Device.OneDNN != "",
-	}
-}
-
-// Limits returns the limits for a session with the options o. steps is the maximum number of steps
-// per execution.
-func (f Fixed) Limits(o session.Options, steps int) Limits {
-	f = f.With(o)
-	if f.StepsPerExecution {
-		steps = 0
-	}
-	return Limits{StepsPerExecution: steps, Compiled: !f.Compiled, Threads: !f.Threads, OneDNN: !f.OneDNN}
-}
-
 // Limits are the kinds of configurations that Choose may return. The zero value allows only
-// plain steps. The model and the options of the session can exclude more.
+// plain steps. The model can exclude more. An option of the session that differs from its default keeps its value.
 type Limits struct {
 	// StepsPerExecution is the number of steps that can run without a pause, such as the steps
 	// of an epoch. Below 2, each step is an execution.
@@ -127,30 +101,29 @@ type Limits struct {
 	// Threads allows another executor and other numbers of threads, some of which round
 	// differently. It also lets trials choose the calling thread (Live).
 	Threads bool
-	// Traced means that a step will be traced, which excludes the single-threaded executor.
-	Traced bool
 	// Restart allows another allocator and, with OneDNN, the opposite of the present use of
 	// oneDNN, which rounds differently. The caller must then restart its program with the
 	// variables of Configuration.Environment.
 	Restart, OneDNN bool
 }
 
-// ThreadVariable returns the name of a set environment variable that sets a number of
-// TensorFlow's threads, or "". Limits.Threads then has no effect.
-func ThreadVariable() string {
-	for _, name := range []string{"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"} {
-		if os.Getenv(name) != "" {
-			return name
-		}
-	}
-	return ""
+// ThreadsSet reports whether the options or the environment set TensorFlow's threads. Float16 does, too, since
+// resolving it initializes TensorFlow's devices with their threads.
+func ThreadsSet(o session.Options) bool {
+	d := o.Device
+	return d.IntraThreads != 0 || d.InterThreads != 0 || d.Deterministic ||
+		d.Precision != "" && d.Precision != gpuopts.BFloat16 ||
+		os.Getenv("TF_NUM_INTRAOP_THREADS")+os.Getenv("TF_NUM_INTEROP_THREADS") != ""
 }
 
 // under returns the limits reduced by the options and the environment.
 func (l Limits) under(o session.Options) Limits {
-	l.Compiled = l.Compiled && !o.Device.Deterministic
-	l.OneDNN = l.OneDNN && l.Restart && !o.Device.Deterministic
-	l.Threads = l.Threads && !o.Device.Deterministic && ThreadVariable() == ""
+	if o.StepsPerExecution != 0 {
+		l.StepsPerExecution = 0
+	}
+	l.Compiled = l.Compiled && !o.Compiled && !o.Device.Deterministic
+	l.OneDNN = l.OneDNN && l.Restart && o.Device.OneDNN == "" && !o.Device.Deterministic
+	l.Threads = l.Threads && !ThreadsSet(o)
 	return l
 }
 
@@ -164,9 +137,6 @@ func (c Configuration) Within(l Limits, o session.Options) Configuration {
 	c.Compiled = c.Compiled && l.Compiled
 	if !l.Threads || c.tooLate(o) != nil {
 		c.Executor, c.IntraThreads, c.InterThreads = "", 0, 0
-	}
-	if l.Traced {
-		c.Executor = ""
 	}
 	if missing, err := (Configuration{Allocator: c.Allocator}).Environment(); err != nil || len(missing) > 0 &&
 		!l.Restart {
@@ -260,8 +230,7 @@ func (p *Plan) bases(plan *session.Plan, l Limits) (bases []Configuration) {
 		}
 	}
 	roles := plan.Roles()
-	stack := l.StepsPerExecution > 1 && p.Options.StepsPerExecution < 2
-	compile := l.Compiled && !p.Options.Compiled
+	stack, compile := l.StepsPerExecution > 1, l.Compiled
 	shape := dataShape(p.Model, roles.TrainNXLA)
 	if stack && compile && len(shape) > 1 && shape[0] <= int64(l.StepsPerExecution) && shape[1] == int64(p.Batch) {
 		base(Configuration{StepsPerExecution: int(shape[0]), Compiled: true})
@@ -280,13 +249,12 @@ func (p *Plan) bases(plan *session.Plan, l Limits) (bases []Configuration) {
 // threads returns the settings of the executor and its threads. It leaves out those that an earlier
 // session of this process excludes.
 func (p *Plan) threads(l Limits) (settings []Configuration) {
-	d := p.Options.Device
-	if !l.Threads || d.Executor != "" || d.IntraThreads != 0 || d.InterThreads != 0 || d.PerSessionThreads {
+	if d := p.Options.Device; !l.Threads || d.Executor != "" || d.PerSessionThreads {
 		return nil
 	}
 	single := Configuration{Executor: gpuopts.SingleThreaded, IntraThreads: 1, InterThreads: 1}
 	for _, c := range []Configuration{single, {IntraThreads: 1}} {
-		if c.tooLate(p.Options) == nil && !(l.Traced && c == single) {
+		if c.tooLate(p.Options) == nil {
 			settings = append(settings, c)
 		}
 	}
@@ -302,7 +270,7 @@ func (p *Plan) otherOneDNN() (c Configuration, ok bool) {
 		c.OneDNN = "off"
 	}
 	_, err := c.Apply(p.Options).Device.Check(nil)
-	return c, known && err == nil && p.Options.Device.OneDNN == ""
+	return c, known && err == nil
 }
 
 // dataShape returns the shape of the first data input of a signature; nil if there is none.

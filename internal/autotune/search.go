@@ -66,9 +66,9 @@ func (s *search) add(m Measurement) {
 		return
 	}
 	c := s.candidates[i]
-	peak, opening := m.Peak, m.Opening
+	peak := m.Peak
 	if s.goal.Anon {
-		peak, opening = m.Anon, 0
+		peak = m.Anon
 	}
 	if m.Out != "" || m.Ratio <= 0 || peak <= 0 {
 		s.failed[c.is] = cmp.Or(m.Out, "its memory or time is unknown")
@@ -83,11 +83,11 @@ func (s *search) add(m Measurement) {
 		n := float64(p.Trials)
 		p.ratio = math.Exp((n*math.Log(p.ratio) + math.Log(m.Ratio)) / (n + 1))
 		p.low, p.high = min(p.low, m.Low), max(p.high, m.High)
-		p.Peak, p.PeakLow, p.Opening = max(p.Peak, peak), min(p.PeakLow, peak), max(p.Opening, opening)
+		p.Peak, p.PeakLow = max(p.Peak, peak), min(p.PeakLow, peak)
 		p.Trials++
 	} else if s.failed[c.is] == "" {
 		s.points = append(s.points, Point{
-			Configuration: c.is, Peak: peak, PeakLow: peak, Opening: opening, Trials: 1,
+			Configuration: c.is, Peak: peak, PeakLow: peak, Trials: 1,
 			at: c.at, ratio: m.Ratio, low: m.Low, high: m.High,
 		})
 	}

@@ -32,7 +32,7 @@ func CacheDir() string {
 }
 
 // format is the version of the files in the folder for measurements.
-const format = 8
+const format = 9
 
 // key returns a hash of everything that a measurement depends on. It leaves out the limits, so one
 // measurement serves all trainings with the same steps.
@@ -67,8 +67,7 @@ func (p *Plan) key(info tfbind.Info) (string, error) {
 
 // store is the file with the measurements of a key.
 type store struct {
-	path    string // empty if measurements are not stored
-	unsaved bool   // the last measurement could not be stored
+	path string // empty if measurements are not stored
 	// Plain is the measurement of plain steps.
 	Plain        *Measurement  `json:"plain,omitempty"`
 	Measurements []Measurement `json:"measurements"`
@@ -100,9 +99,9 @@ func (s *store) add(m Measurement, replace bool) {
 	s.save()
 }
 
-// save writes the file, or sets unsaved if that is impossible: the next call measures again.
+// save writes the file. If that is impossible, the next call measures again.
 func (s *store) save() {
-	if s.unsaved = s.path == ""; s.unsaved {
+	if s.path == "" {
 		return
 	}
 	text, err := json.MarshalIndent(s, "", "  ")
@@ -110,10 +109,9 @@ func (s *store) save() {
 		err = os.MkdirAll(filepath.Dir(s.path), 0o755)
 	}
 	if err == nil {
-		err = files.Stream(s.path, func(w io.Writer) error {
+		_ = files.Stream(s.path, func(w io.Writer) error {
 			_, err := w.Write(text)
 			return err
 		})
 	}
-	s.unsaved = err != nil
 }

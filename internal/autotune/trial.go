@@ -66,24 +66,11 @@ type answer struct {
 	// Anon is the anonymous memory, and Base its amount before the session was opened.
 	Anon memory.Bytes `json:"anon"`
 	Base memory.Bytes `json:"base"`
-	// Peak is the highest RSS since the session was opened, and Opening the highest RSS before. Mapped is
-	// the RSS that is not anonymous memory.
-	Peak    memory.Bytes `json:"peak"`
-	Opening memory.Bytes `json:"opening"`
-	Mapped  memory.Bytes `json:"mapped"`
-	// Failure is the reason why the trial ends. Lasting means that it would fail again at
-	// another time.
+	// Peak is the highest RSS since the session was opened. Mapped is the RSS that is not anonymous memory.
+	Peak   memory.Bytes `json:"peak"`
+	Mapped memory.Bytes `json:"mapped"`
+	// Failure is the reason why the trial ends.
 	Failure string `json:"failure,omitempty"`
-	Lasting bool   `json:"lasting,omitempty"`
-}
-
-// lasting reports whether an error means that a model cannot run in a configuration. Other
-// errors, such as a lack of memory, may not occur again.
-func lasting(err error) bool {
-	return slices.ContainsFunc([]error{
-		tfbind.ErrInvalidArgument, &tfbind.Error{Code: "FAILED_PRECONDITION"}, &tfbind.Error{Code: "UNIMPLEMENTED"},
-		session.ErrStack, session.ErrData, savedmodels.ErrNoSignature,
-	}, func(kind error) bool { return errors.Is(err, kind) })
 }
 
 // trialsAllowed is true once Init has been called.
@@ -111,8 +98,8 @@ func CheckAllowed() error {
 	if trialsAllowed.Load() {
 		return nil
 	}
-	return option.New("Autotune.Mode", "trials run in child processes, which this program does not allow",
-		"call train.Init at the start of main, or leave {Autotune.Mode} empty")
+	return option.New("Config.Autotune", "trials run in child processes, which this program does not allow",
+		"call train.Init at the start of main, or leave {Config.Autotune} empty")
 }
 
 // runTrial runs rounds of the trial that the variable Env describes, until the parent has ended or an error occurs.
@@ -124,7 +111,7 @@ func runTrial(ctx context.Context) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, parent.Send(answer{Failure: err.Error(), Lasting: lasting(err)}))
+			err = errors.Join(err, parent.Send(answer{Failure: err.Error()}))
 		}
 	}()
 	requests := listen(parent.Requests)
@@ -186,7 +173,6 @@ type trainer struct {
 	executions *Executions // train with live
 	finite     bool
 	base       memory.Bytes
-	opening    memory.Bytes // the highest RSS until the session was open
 	memory     *memory.Sampler
 }
 
@@ -282,11 +268,6 @@ func (t *trainer) opens(s spec) (err error) {
 	if t.memory, err = memory.NewSampler(0); err != nil {
 		return err
 	}
-	var opened memory.Sample
-	if err := t.memory.Sample(0, &opened); err != nil {
-		return err
-	}
-	t.opening = opened.Get(memlayer.Peak).Bytes
 	_ = t.memory.ResetPeak() // otherwise the peak includes opening TensorFlow
 	return nil
 }
@@ -323,7 +304,7 @@ func (t *trainer) run(ctx context.Context, seconds float64) (answer, error) {
 	anon := sample.Get(memory.Anon).Bytes
 	return answer{
 		Step: took / float64(executions*t.executions.Steps), Execution: took / float64(executions), Finite: t.finite,
-		Anon: anon, Base: t.base, Peak: sample.Get(memlayer.Peak).Bytes, Opening: t.opening,
+		Anon: anon, Base: t.base, Peak: sample.Get(memlayer.Peak).Bytes,
 		Mapped: max(sample.Get(memory.RSS).Bytes-anon, 0),
 	}, nil
 }

@@ -13,7 +13,6 @@ import (
 
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/child"
-	"steadyfit/internal/contract"
 	"steadyfit/internal/files"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
@@ -26,18 +25,13 @@ const (
 	// mostSeconds.
 	roundSeconds = 0.02
 	mostSeconds  = 0.1
-	// A round that takes less time than hangs does not count as hanging.
-	hangs = 5 * time.Second
 )
 
 // Errors of trials.
 var (
 	errLate      = errors.New("no time was left")
 	errCold      = errors.New("half of the remaining time was too short to warm up")
-	errHangs     = errors.New("it hangs")
 	errNotFinite = errors.New("its loss is not finite")
-	// errLasting means that a configuration would also fail at any other time.
-	errLasting = errors.New("it cannot run")
 )
 
 // trial is a running configuration. Outside of tests it is a process.
@@ -168,8 +162,8 @@ func headroom(anon memory.Bytes) error {
 }
 
 // Measure measures a configuration, and stores the measurement in Plan.Cache. A configuration that cannot
-// run, or that is too slow to warm up, has a reason in Measurement.Out, and one without time left is
-// Late. An error means that no configuration to compare with could run, or that ctx ended.
+// run, or that is too slow to warm up, has a reason in Measurement.Out and is not stored, and one without time
+// left is Late. An error means that no configuration to compare with could run, or that ctx ended.
 func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, error) {
 	if err := t.begin(ctx); err != nil {
 		return Measurement{}, err
@@ -186,14 +180,12 @@ func (t *Trials) Measure(ctx context.Context, c Configuration) (Measurement, err
 	if err != nil || ctx.Err() != nil {
 		return Measurement{}, cmp.Or(context.Cause(ctx), fmt.Errorf("%v steps: %w", t.compared, err))
 	}
-	if m.Late || m.passing {
+	if m.Out != "" {
 		return m, nil
 	}
 	m.Reference = t.compared
-	if m.Out == "" {
-		m.addMemory(other.last())
-	}
-	if earlier := find(t.store.Measurements, c); earlier != nil && earlier.Out == "" && m.Out == "" && !t.plan.searches {
+	m.addMemory(other.last())
+	if earlier := find(t.store.Measurements, c); earlier != nil && !t.plan.searches {
 		if earlier.High > m.High {
 			m = *earlier
 		}
@@ -247,16 +239,9 @@ func (t *Trials) compare(other trial, c Configuration) (Measurement, error) {
 	return summarize(c, steps, beside), nil
 }
 
-// round runs a round. A trial that takes much longer than before counts as hanging.
+// round runs a round.
 func (t *Trials) round(one trial, seconds float64) (answer, error) {
-	until := time.Now().Add(hangs + time.Duration(20e9*max(seconds, one.last().Execution)))
-	if until.After(t.until) {
-		until = t.until
-	}
-	a, err := one.ask(until, seconds)
-	if errors.Is(err, errLate) && until.Before(t.until) {
-		err = errHangs
-	}
+	a, err := one.ask(t.until, seconds)
 	if err == nil {
 		err = usable(a)
 	}
@@ -287,7 +272,7 @@ func (t *Trials) whole(m Measurement) Measurement {
 		return m // unknown
 	}
 	heap := max(t.own-m.Base, 0)
-	m.Peak, m.Anon, m.Opening = m.Peak+heap, m.Anon+heap, m.Opening+heap
+	m.Peak, m.Anon = m.Peak+heap, m.Anon+heap
 	return m
 }
 
@@ -353,8 +338,6 @@ func (p *process) hear(until time.Time) (answer, error) {
 		p.Process = nil
 	case err != nil:
 		p.err = err
-	case a.Lasting:
-		p.err = contract.Mark(errors.New(a.Failure), errLasting)
 	case a.Failure != "":
 		p.err = errors.New(a.Failure)
 	}

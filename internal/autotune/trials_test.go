@@ -60,7 +60,7 @@ func (s *scripted) answer() answer {
 	return s.latest
 }
 
-func (s *scripted) ask(until time.Time, _ float64) (answer, error) {
+func (s *scripted) ask(time.Time, float64) (answer, error) {
 	s.trials.ran[s.is]++
 	a := s.answer()
 	if s.failsAt == 0 || s.trials.ran[s.is] < s.failsAt {
@@ -70,11 +70,6 @@ func (s *scripted) ask(until time.Time, _ float64) (answer, error) {
 	case errors.Is(s.fails, errNotFinite):
 		a.Finite = false
 		return a, nil
-	case errors.Is(s.fails, errHangs):
-		if !until.Before(s.trials.until) {
-			s.trials.t.Errorf("%v is waited for until the end", s.is)
-		}
-		return answer{}, errLate
 	}
 	return answer{}, s.fails
 }
@@ -170,8 +165,6 @@ func TestOrderOfTrials(t *testing.T) {
 			space{bases: []Configuration{both}}, []Configuration{{}, both, both}, Configuration{}},
 		{"one that dies", []scripted{{step: 1}, {is: both, step: 0.2, failsAt: 2, fails: errors.New("boom")},
 			{is: fused, step: 0.5}},
-			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused, fused}, fused},
-		{"one that hangs", []scripted{{step: 1}, {is: both, step: 0.2, failsAt: 2, fails: errHangs}, {is: fused, step: 0.5}},
 			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused, fused}, fused},
 		{"one that does not warm up", []scripted{{step: 1}, {is: both, cold: true}, {is: fused, step: 0.5}},
 			space{bases: []Configuration{both, fused}}, []Configuration{{}, both, fused, fused}, fused},
@@ -271,12 +264,12 @@ func TestTrialsUnsaved(t *testing.T) {
 // Peaks that were measured with little data are converted to more data.
 func TestTrialsWithMoreData(t *testing.T) {
 	s := newScripted(t, &Plan{Cache: t.TempDir()}, []scripted{
-		{step: 0.1, holds: answer{Base: 20, Peak: 1000, Mapped: 300, Opening: 1500}},
+		{step: 0.1, holds: answer{Base: 20, Peak: 1000, Mapped: 300}},
 	})
 	s.own = 120
 	m, err := s.Measure(t.Context(), Configuration{})
 	require.NoError(t, err)
-	assert.Equal(t, []memory.Bytes{1100, 800, 1600}, []memory.Bytes{m.Peak, m.Anon, m.Opening})
+	assert.Equal(t, []memory.Bytes{1100, 800}, []memory.Bytes{m.Peak, m.Anon})
 	require.NoError(t, s.Close())
 }
 
