@@ -15,7 +15,7 @@
 //   - With Options.OnDisk, samples of .npy and .npz files.
 //   - The results of Scale and OneHot.
 //
-// Several goroutines (InMemory.Workers) make the samples of a batch. A sample depends only on its row in the
+// Several goroutines, the workers, make the samples of a batch. A sample depends only on its row in the
 // file, so the number of workers does not change the batches, and a checkpoint needs only Pass.Epoch and
 // Pass.Skip. If several samples of a batch fail, the error of the first is returned.
 //

@@ -75,24 +75,6 @@ type problems struct {
 	source string
 	errs   []error
 	all    int // number of problems that were added; errs has the first ones
-	// columns has the number of errors that addCell got, by column; more reports whether it left some out.
-	columns map[string]int
-	more    bool
-}
-
-// addCell adds an error of a cell, like add, unless its column has two errors, so that a column of text among
-// numbers leaves room for other columns.
-func (p *problems) addCell(err error) bool {
-	if row := (*RowError)(nil); errors.As(err, &row) && row.Column != "" {
-		if p.columns == nil {
-			p.columns = map[string]int{}
-		}
-		if p.columns[row.Column]++; p.columns[row.Column] > 2 {
-			p.more = true
-			return true
-		}
-	}
-	return p.add(err)
 }
 
 // add adds an error. It returns false once there are maxProblems errors.
@@ -108,7 +90,7 @@ func (p *problems) err() error {
 	if p.all == 0 {
 		return nil
 	}
-	if p.all == 1 && !p.more {
+	if p.all == 1 {
 		return p.errs[0]
 	}
 	fix := ""
@@ -122,7 +104,7 @@ func (p *problems) err() error {
 		}
 	}
 	which := texts.Count(p.all, "problem")
-	if p.more || p.all >= maxProblems {
+	if p.all >= maxProblems {
 		which = "the first problems"
 	}
 	return fmt.Errorf("%s: %s:\n%w", p.source, which, errors.Join(p.errs...))

@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"slices"
 
-	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
 )
 
@@ -56,15 +55,6 @@ func (m *InMemory) Repeats() bool { return !m.shuffled }
 
 func (m *InMemory) makes() bool {
 	return slices.ContainsFunc(m.columns, func(c column) bool { return c.made != nil })
-}
-
-// Workers returns the dataset with n goroutines per pass that decode and change samples. n below
-// 1, the default, means GOMAXPROCS; n above 1024 means 1024. The number of goroutines does not change
-// the batches. Stored samples are copied by one goroutine.
-func (m *InMemory) Workers(n int) *InMemory {
-	v := m.view()
-	v.workers = min(max(n, 0), contract.MaxWorkers)
-	return v
 }
 
 // mapField returns the dataset with f applied to the samples of a field. name describes f in messages and fingerprints,

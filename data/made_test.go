@@ -17,6 +17,13 @@ import (
 	"steadyfit/internal/dtype"
 )
 
+// Workers returns the dataset with n goroutines per pass.
+func (m *InMemory) Workers(n int) *InMemory {
+	v := m.view()
+	v.workers = n
+	return v
+}
+
 func copied(t testing.TB, ds Dataset, p Pass) []Batch {
 	t.Helper()
 	var all []Batch

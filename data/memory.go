@@ -14,7 +14,7 @@ import (
 
 // InMemory is a dataset with random access to its samples, which are in memory, in a file, or
 // made on demand, such as decoded images. It is immutable and safe for concurrent use. Shuffle,
-// Split, Drop, Map and Workers return datasets that share its values.
+// Split, Drop and Scale return datasets that share its values.
 //
 // A pass copies samples to buffers that later passes reuse, so a consumer may change a batch in place.
 type InMemory struct {
@@ -31,7 +31,7 @@ type InMemory struct {
 	files   []io.Closer
 	records *recordSet // nil for other sources
 	out     []string   // names of the columns, or of the values of records, that were left out
-	workers int        // see Workers
+	workers int        // of a pass that makes samples; 0 means GOMAXPROCS
 
 	shuffled bool
 	seed     uint64

@@ -180,7 +180,7 @@ func (s *recordSet) add(offset int64, sum uint32, raw []byte) error {
 		err = s.addLabel(s.values[s.label.index])
 	}
 	if wrong := (*RowError)(nil); errors.As(err, &wrong) {
-		if s.found.addCell(s.failed(row, err)) {
+		if s.found.add(s.failed(row, err)) {
 			return nil
 		}
 	}

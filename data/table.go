@@ -222,7 +222,7 @@ func (t *table) read(source rowSource) error {
 
 // fail keeps an error. It returns false if reading has to stop.
 func (t *table) fail(err error) bool {
-	return t.found.addCell(t.failed(err)) && errors.As(err, new(*RowError))
+	return t.found.add(t.failed(err)) && errors.As(err, new(*RowError))
 }
 
 // failed adds the name of the file to an error.

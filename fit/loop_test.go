@@ -643,7 +643,7 @@ func must(text []byte, err error) []byte {
 // An interrupted run on samples that several workers change gives the numbers of an uninterrupted run, and leaves no
 // goroutine.
 func TestResumeWithChangedData(t *testing.T) {
-	train := func(workers, ahead int) data.Dataset {
+	train := func(ahead int) data.Dataset {
 		bytes, ys := make([]uint8, 80), make([]float32, 40)
 		for i := range bytes {
 			bytes[i] = uint8(37 * i)
@@ -654,10 +654,10 @@ func TestResumeWithChangedData(t *testing.T) {
 		require.NoError(t, err)
 		ds, err = ds.Scale("x", 0, 1)
 		require.NoError(t, err)
-		return data.Prefetch(ds.Shuffle(7).Workers(workers), ahead)
+		return data.Prefetch(ds.Shuffle(7), ahead)
 	}
 	whole := newLinear()
-	h, err := (&Loop{Session: whole, Batch: 3, Epochs: 4}).Run(t.Context(), train(1, 0))
+	h, err := (&Loop{Session: whole, Batch: 3, Epochs: 4}).Run(t.Context(), train(0))
 	require.NoError(t, err)
 	want := outcomeOf(t, h, whole)
 	for _, stopAt := range []int64{1, 13, 20, 41} {
@@ -672,12 +672,12 @@ func TestResumeWithChangedData(t *testing.T) {
 		}
 		loop := Loop{Session: l, Batch: 3, Epochs: 4, Resume: dir}
 		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		_, err := loop.Run(ctx, train(5, 2))
+		_, err := loop.Run(ctx, train(2))
 		require.ErrorIs(t, err, context.Canceled)
 		goleak.VerifyNone(t)
 		again := newLinear()
 		loop.Session = again
-		h, err := loop.Run(t.Context(), train(2, 3))
+		h, err := loop.Run(t.Context(), train(3))
 		require.NoError(t, err)
 		require.Equal(t, want, outcomeOf(t, h, again), "stopped at step %d", stopAt)
 	}

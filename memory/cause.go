@@ -87,30 +87,22 @@ type attribution struct {
 // counts as flat.
 func (a attribution) hidden() {
 	v := a.verdict
-	note := ""
-	for _, layer := range []Layer{memlayer.LiveBytes, memlayer.WaitingBytes, memlayer.LiveCount, MallocUsed,
-		memlayer.TFUsed, memlayer.GoLive} {
+	for _, layer := range []Layer{memlayer.LiveBytes, memlayer.WaitingBytes, MallocUsed, memlayer.TFUsed, memlayer.GoLive} {
 		t, ok := a.trends[layer]
 		heap := layer == MallocUsed || layer == memlayer.TFUsed || layer == memlayer.GoLive
 		if !ok || t.Slope.Low <= 0 || memlayer.Whole(v.Layer) == layer || heap && v.Layer != Anon && v.Layer != RSS {
 			continue
 		}
-		amount := memlayer.Rate(layer, v.Per, t.Slope.Estimate, t.Slope.Low, t.Slope.High)
 		least := float64(MiB)
 		if heap {
 			least = max(least, 0.01*float64(v.Level))
 		}
-		if span := v.To - v.From; memlayer.InBytes(layer) && t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > least {
+		if span := v.To - v.From; t.Slope.Low > float64(v.Budget) && t.Slope.Low*span > least {
 			v.Kind, v.More = Inconclusive, whole(v.Per == memlayer.PerMinute, span)
-			v.Reason = fmt.Sprintf("the level is constant, but %s grows by %s inside memory that is already held", layer, amount)
+			v.Reason = fmt.Sprintf("the level is constant, but %s grows by %s inside memory that is already held", layer,
+				memlayer.Rate(layer, v.Per, t.Slope.Estimate, t.Slope.Low, t.Slope.High))
 			return
 		}
-		if note == "" && !heap {
-			note = fmt.Sprintf("%s also grows, by %s, inside memory that is already held", layer, amount)
-		}
-	}
-	if note != "" {
-		v.Notes = append(v.Notes, note)
 	}
 }
 

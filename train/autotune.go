@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"time"
 
 	"steadyfit/data"
 	"steadyfit/fit"
@@ -34,7 +33,6 @@ func (t *training) autotune(ctx context.Context) error {
 	}
 	p := t.autotunePlan()
 	epoch := int(p.Steps) / t.Loop.Epochs
-	p.RestartTime = time.Since(t.started) // a restart takes about as long as the start so far
 	p.Limits = autotune.Limits{StepsPerExecution: min(t.data.Len()/t.Loop.Batch, epoch, t.pause(epoch)), Compiled: true,
 		Threads: true, Restart: t.mayRestart(), OneDNN: os.Getenv("TF_ENABLE_ONEDNN_OPTS") == ""}
 	found, err := t.takeOver(p.Limits)

@@ -167,22 +167,9 @@ func (r *reader) checkColumns(ds *data.InMemory, all bool) error {
 	return nil
 }
 
-// noteColumns reports columns of a table that are left out because the model was trained without
-// them, and columns without names.
+// noteColumns reports columns without names.
 func (r *reader) noteColumns(ds *data.InMemory) {
-	if r.Note == nil || len(r.columns()) == 0 {
-		return
-	}
-	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool {
-		whole, _, _ := strings.Cut(name, ".")
-		return slices.Contains(slices.Concat(r.Ignore, r.columns(), r.record.Columns[r.only()]), name) ||
-			slices.Contains(r.Ignore, whole)
-	})
-	switch {
-	case len(out) > 0:
-		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(),
-			texts.Some(out)))
-	case len(fieldOf(ds, "x").Shape) == 1 && fieldOf(ds, "x").Columns == nil:
+	if x := fieldOf(ds, "x"); r.Note != nil && len(r.columns()) > 0 && len(x.Shape) == 1 && x.Columns == nil {
 		r.Note(fmt.Sprintf("%s has no names of columns, so the values are taken to be, in this order: %s", ds.Name(),
 			texts.Some(r.columns())))
 	}

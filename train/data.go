@@ -427,7 +427,7 @@ func (r *reader) checkClasses(ds *data.InMemory) error {
 		why = "the model records no class names"
 	default:
 		if r.Note != nil {
-			r.Note(numbered(names, "the order of their names"))
+			r.Note(numbered(names))
 		}
 		return nil
 	}
@@ -442,12 +442,12 @@ func numberedBy(s *data.Schema, ds *data.InMemory) bool {
 }
 
 // numbered describes the numbers of classes that the model does not name.
-func numbered(names []string, order string) string {
+func numbered(names []string) string {
 	shown := make([]string, min(8, len(names)))
 	for i := range shown {
 		shown[i] = fmt.Sprintf("%s %d", names[i], i)
 	}
-	return "the model does not name its classes; they are numbered in " + order + ": " + strings.Join(shown, ", ")
+	return "the model does not name its classes; their numbers are: " + strings.Join(shown, ", ")
 }
 
 // checkRepeated returns an error if few labels of a table repeat, since they are then no names of classes.

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"slices"
-	"time"
 
 	"steadyfit/data"
 	"steadyfit/fit"
@@ -64,7 +62,7 @@ func newTraining(c Config, worker *supervise.Worker, chosen *autotune.Configurat
 	c.Supervisor.Log = cmp.Or(c.Supervisor.Log, c.Loop.Log)
 	c.Loop.Log = cmp.Or(c.Loop.Log, slog.New(slog.DiscardHandler))
 	c.Session.Seed, c.Session.ReadOnly = int64(c.Seed), false
-	return &training{Config: c, worker: worker, chosen: chosen, started: time.Now()}
+	return &training{Config: c, worker: worker, chosen: chosen}
 }
 
 func noResult() Result { return Result{History: &fit.History{}} }
@@ -72,8 +70,7 @@ func noResult() Result { return Result{History: &fit.History{}} }
 // training is the state of one call of Run.
 type training struct {
 	Config
-	worker  *supervise.Worker
-	started time.Time
+	worker *supervise.Worker
 	// chosen is the configuration that the parent of this child process has measured to be the fastest;
 	// nil if it measured none.
 	chosen *autotune.Configuration
@@ -414,12 +411,5 @@ func (t *training) reportNotes() {
 	if len(names) == 0 || len(t.reader.csv.Names)+len(t.Data.Classes) > 0 {
 		return
 	}
-	order := "the order of their names"
-	if !slices.IsSorted(names) {
-		order = "the order of the metadata of the data"
-	}
-	if numberedBy(t.reader.csv.Schema, t.samples) {
-		order = "the order of the schema"
-	}
-	t.report("note", numbered(names, order))
+	t.report("note", numbered(names))
 }

@@ -111,7 +111,7 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 				first = x
 			}
 			assert.Equal(t, first, x, path)
-			assert.Equal(t, []string{path + ": the model was trained without these columns, which are left out: more"}, notes)
+			assert.Empty(t, notes)
 			require.NoError(t, ds.Close())
 		}
 	}

@@ -1,12 +1,10 @@
 package autotune
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"steadyfit/internal/texts"
@@ -113,7 +111,6 @@ func (f *fastestSearch) measure(ctx context.Context, c Configuration) error {
 		}
 		m = &now
 	}
-	m.Out = cmp.Or(m.Out, p.restartsLong(*m))
 	f.measured = append(f.measured, *m)
 	return nil
 }
@@ -132,7 +129,6 @@ func (f *fastestSearch) confirm(ctx context.Context) error {
 		}
 		f.ran++
 		*best = again
-		best.Out = cmp.Or(best.Out, f.plan.restartsLong(*best))
 	}
 	return nil
 }
@@ -169,18 +165,5 @@ func (c *Choice) reason(when string) string {
 	} else {
 		text += fmt.Sprintf(", %.2g times as fast as plain", 1/won.Ratio)
 	}
-	lines := []string{text + " (" + when + ")"}
-	late := 0
-	for _, m := range c.Measurements {
-		switch {
-		case m.Late:
-			late++
-		case m.Out != "":
-			lines = append(lines, fmt.Sprintf("%v is out: %s", m.Configuration, m.Out))
-		}
-	}
-	if late > 0 {
-		lines = append(lines, fmt.Sprintf("no time was left for %d more", late))
-	}
-	return strings.Join(lines, "; ")
+	return text + " (" + when + ")"
 }

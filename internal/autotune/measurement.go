@@ -96,19 +96,6 @@ func find(measured []Measurement, c Configuration) *Measurement {
 	return nil
 }
 
-// restartsLong returns the reason why a configuration saves too little for a restart; empty if
-// it saves enough, or needs none.
-func (p *Plan) restartsLong(m Measurement) string {
-	missing, err := m.Configuration.Environment()
-	if err != nil || len(missing) == 0 || p.Steps <= 0 || m.Ratio == 0 {
-		return ""
-	}
-	if saved := float64(p.Steps) * m.Step / m.Ratio * (1 - m.High); saved >= 2*p.RestartTime.Seconds() {
-		return ""
-	}
-	return "the restart that it needs takes too long for this training"
-}
-
 // ownMemory returns the anonymous memory of this process; 0 if unknown.
 func ownMemory() memory.Bytes {
 	usage, err := memory.Read()

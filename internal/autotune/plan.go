@@ -45,9 +45,6 @@ type Plan struct {
 	Batch int
 	// Steps is the number of train steps to do; 0 means unknown.
 	Steps int64
-	// RestartTime is the time that a restart takes (Limits.Restart). A configuration that
-	// needs a restart is chosen only if it saves twice that time.
-	RestartTime time.Duration
 	// LearningRate is the learning rate for a model that takes one.
 	LearningRate float64
 	// Budgeted is true for a training with a memory budget (package budget).

@@ -5,14 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"time"
 
 	"github.com/shirou/gopsutil/v3/cpu"
 
@@ -42,10 +40,6 @@ func (p *Plan) key(info tfbind.Info) (string, error) {
 	if o.StepsPerExecution == 1 {
 		o.StepsPerExecution = 0 // which means the same
 	}
-	library := info.Library // another build may have the same version
-	if file, err := os.Stat(library); err == nil {
-		library = fmt.Sprintf("%s %d %s", library, file.Size(), file.ModTime().UTC().Format(time.RFC3339Nano))
-	}
 	processor := runtime.GOARCH
 	if list, err := cpu.Info(); err == nil && len(list) > 0 {
 		processor = cmp.Or(list[0].ModelName, processor)
@@ -54,7 +48,7 @@ func (p *Plan) key(info tfbind.Info) (string, error) {
 	// GOMAXPROCS follows the quota of the control group.
 	parts := []any{
 		format, p.Model.Hash, p.Model.Tags, p.Model.Constants(), p.Batch, p.Budgeted, p.Data.Fields(), o,
-		tfprocess.Influential(os.Environ()), info.Version, library, program, processor, runtime.NumCPU(),
+		tfprocess.Influential(os.Environ()), info.Version, info.Library, program, processor, runtime.NumCPU(),
 		runtime.GOMAXPROCS(0),
 	}
 	for _, g := range gpu.Kernel(os.DirFS("/")) {

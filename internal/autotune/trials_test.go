@@ -209,18 +209,6 @@ func TestTrialsWithoutHeadroom(t *testing.T) {
 	assert.Contains(t, find(c.Measurements, both).Out, "there may be too little memory: ")
 }
 
-// A configuration that needs a restart must save twice the time of the restart.
-func TestRestartTime(t *testing.T) {
-	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-	// saves 0.5 s per step
-	m := Measurement{Configuration: oneDNNOn, Rounds: 9, Step: 0.25, Low: 0.2, Ratio: 0.25, High: 0.5}
-	assert.Empty(t, (&Plan{Steps: 40, RestartTime: 10 * time.Second}).restartsLong(m))
-	assert.NotEmpty(t, (&Plan{Steps: 39, RestartTime: 10 * time.Second}).restartsLong(m))
-	assert.Empty(t, (&Plan{RestartTime: time.Hour}).restartsLong(m), "the number of steps is unknown")
-	m.Configuration = intra
-	assert.Empty(t, (&Plan{Steps: 1, RestartTime: time.Hour}).restartsLong(m), "it needs no restart")
-}
-
 // Trials of a search are compared with plain steps and stored. If plain steps fail, the most
 // micro-batches replace them.
 func TestTrials(t *testing.T) {

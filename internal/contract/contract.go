@@ -17,12 +17,8 @@ const (
 // BuiltinPrefix begins the path of a built-in model or dataset, as in builtin:digits.
 const BuiltinPrefix = "builtin:"
 
-// MaxAhead is the maximum number of batches that data.Prefetch reads ahead. MaxWorkers is the maximum
-// number of goroutines of a pass over a data.InMemory.
-const (
-	MaxAhead   = 1 << 14
-	MaxWorkers = 1024
-)
+// MaxAhead is the maximum number of batches that data.Prefetch reads ahead.
+const MaxAhead = 1 << 14
 
 // Metrics of training with loss scaling: the scale of the next step, and the number of skipped
 // steps.
