@@ -87,7 +87,8 @@ type attribution struct {
 // counts as flat.
 func (a attribution) hidden() {
 	v := a.verdict
-	for _, layer := range []Layer{memlayer.LiveBytes, memlayer.WaitingBytes, MallocUsed, memlayer.TFUsed, memlayer.GoLive} {
+	for _, layer := range []Layer{memlayer.LiveBytes, memlayer.WaitingBytes, MallocUsed, memlayer.TFUsed,
+		memlayer.GoLive} {
 		t, ok := a.trends[layer]
 		heap := layer == MallocUsed || layer == memlayer.TFUsed || layer == memlayer.GoLive
 		if !ok || t.Slope.Low <= 0 || memlayer.Whole(v.Layer) == layer || heap && v.Layer != Anon && v.Layer != RSS {

@@ -161,8 +161,8 @@ func (t *training) takeOver(l autotune.Limits) (found bool, err error) {
 	}
 	if autotune.RoundingOf(before.Apply(t.Session)) != autotune.RoundingOf(now.Apply(t.Session)) {
 		if !t.Loop.ResumeAnyway {
-			return false, fmt.Errorf("%s: %w", t.Checkpoints.Folder, option.New("Config.Autotune", fmt.Sprintf("it chose %s for "+
-				"the training of the checkpoint; the options and variables of this run allow only %s, and steps would round "+
+			return false, fmt.Errorf("%s: %w", t.Checkpoints.Folder, option.New("Config.Autotune", fmt.Sprintf("it chose %s "+
+				"for the training of the checkpoint; the options and variables of this run allow only %s, and steps would round "+
 				"differently", before, now), "leave out what excludes the configuration, or set {Loop.ResumeAnyway}"))
 		}
 		t.Loop.Log.Warn("the checkpoint was trained with a configuration that rounds differently", "checkpoint", before,
