@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"steadyfit/fit"
 	"steadyfit/internal/files"
 	"steadyfit/internal/manifest"
 	"steadyfit/session"
@@ -17,6 +18,12 @@ func (t *training) openAdapter() (err error) {
 			return err
 		}
 		t.model = t.model.WithRecord(t.start.Record)
+		t.Loop.Hook(fit.Hook{Name: "adapter", Start: func(_ context.Context, st *fit.State) error {
+			if st.History.ResumedFrom != "" && !t.continues() {
+				t.report("note", text("the training resumed from a checkpoint, so {Config.Adapter} has no effect"))
+			}
+			return nil
+		}})
 	}
 	if t.OutAdapter == "" {
 		return nil

@@ -38,14 +38,22 @@ func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass
 
 // labelHint returns the error for data that does not fit a signature, with what to do if it has no label.
 func labelHint(err error, ds data.Dataset, model *savedmodels.Model, signature string) error {
+	m, ok := ds.(*data.InMemory)
 	sig, noSignature := model.Signature(signature)
-	if noSignature != nil {
+	if noSignature != nil || !ok || m.Len() > 0 && m.FilePath(0) != "" { // a folder
 		return err
 	}
+	fields, columns := m.Fields(), fieldOf(m, "x").Columns
 	for _, in := range sig.DataInputs() {
 		has := func(f data.FieldSpec) bool { return f.Name == "y" || f.Name == in.Name }
-		if inputs.IsLabel(model, in) && !slices.ContainsFunc(ds.Fields(), has) {
+		switch {
+		case !inputs.IsLabel(model, in) || slices.ContainsFunc(fields, has):
+		case columns == nil:
 			return option.Errorf("%w (for a table or records, {Data.Label} names the label)", err)
+		default:
+			return option.Errorf("%s: %w: signature %s takes a label, and the table has the columns %s, none of which is "+
+				"called label or y; {Data.Label} names the label",
+				m.Name(), session.ErrData, signature, texts.Some(columns))
 		}
 	}
 	return err

@@ -167,12 +167,46 @@ func (r *reader) checkColumns(ds *data.InMemory, all bool) error {
 	return nil
 }
 
-// noteColumns reports columns without names.
+// noteColumns reports columns of a table that are left out because the model was trained without
+// them, and columns without names.
 func (r *reader) noteColumns(ds *data.InMemory) {
-	if x := fieldOf(ds, "x"); r.Note != nil && len(r.columns()) > 0 && len(x.Shape) == 1 && x.Columns == nil {
+	if r.Note == nil || len(r.columns()) == 0 {
+		return
+	}
+	out := slices.DeleteFunc(ds.LeftOut(), func(name string) bool {
+		whole, _, _ := strings.Cut(name, ".")
+		return slices.Contains(slices.Concat(r.Ignore, r.columns(), r.record.Columns[r.only()]), name) ||
+			slices.Contains(r.Ignore, whole)
+	})
+	switch {
+	case len(out) > 0:
+		r.Note(fmt.Sprintf("%s: the model was trained without these columns, which are left out: %s", ds.Name(),
+			texts.Some(out)))
+	case len(fieldOf(ds, "x").Shape) == 1 && fieldOf(ds, "x").Columns == nil:
 		r.Note(fmt.Sprintf("%s has no names of columns, so the values are taken to be, in this order: %s", ds.Name(),
 			texts.Some(r.columns())))
 	}
+}
+
+// checkLabel returns an error if a table or records have both usual labels (label and y), and the
+// options name none. The argument label is the one that was used.
+func (r *reader) checkLabel(ds *data.InMemory, label string) error {
+	other := map[string]string{"label": "y", "y": "label"}[label]
+	if r.Label != "" || r.predicts || other == "" || slices.Contains(slices.Concat(r.Ignore, r.columns()), other) {
+		return nil
+	}
+	names := fieldOf(ds, "x").Columns
+	if label == "y" { // a label with the name label becomes the field y, so then only columns count
+		for _, f := range ds.Fields() {
+			names = append(names, f.Name)
+		}
+	}
+	if !slices.Contains(names, other) {
+		return nil
+	}
+	return &option.Error{Option: "Data.Label", Reason: ds.Name() + " has label and y",
+		Fix: "name the one that is the label; drop the other one with {InMemory.Drop}, or rename it in the file, unless " +
+			"it is a feature"}
 }
 
 // oneHot replaces class numbers by one-hot vectors where a label takes them.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"steadyfit/cluster"
@@ -116,7 +117,7 @@ type Config struct {
 	// Observers receive the figures of the training while it runs (fit.Observers).
 	Observers []fit.Observer
 	// Progress receives the progress (fit.Progress); nil disables it. If Loop.Log is nil, Progress also
-	// receives the log, such as the decisions of Budget, and must be safe for concurrent use.
+	// receives the log, such as the decisions of Budget.
 	Progress io.Writer
 	// Report receives messages for the user. subject is "auto", "cluster", "features", "resolved
 	// settings", "note" or "warning". If value is an error, option.Text renders its option names. nil means
@@ -211,8 +212,27 @@ func (c *Config) check() error {
 	case c.Loop.ValidationEvery > 1 && !c.validates():
 		return refuse("Loop.ValidationEvery", c.Loop.ValidationEvery, "needs {Config.Validation}, the data")
 	}
-	return cmp.Or(c.checkFolders(), c.checkOutputs(), c.checkObservers(), c.checkProfile(),
+	return cmp.Or(c.checkChoices(), c.checkFolders(), c.checkOutputs(), c.checkObservers(), c.checkProfile(),
 		c.checkSupervision(), c.checkReset(), c.checkCluster())
+}
+
+func (c *Config) checkChoices() error {
+	for _, o := range []struct {
+		option string
+		value  Choice
+		words  []Choice
+	}{
+		{"Config.Autotune", c.Autotune, []Choice{On}},
+		{"Config.CacheFeatures", c.CacheFeatures, []Choice{Auto, On}},
+		{"Config.OnOutOfMemory", c.OnOutOfMemory, []Choice{MicroBatch, Restart}},
+		{"Config.Supervise", c.Supervise, []Choice{Always, ForBudget}},
+	} {
+		if o.value != "" && !slices.Contains(o.words, o.value) {
+			words := strings.Fields(strings.Trim(fmt.Sprint(o.words), "[]"))
+			return refuse(o.option, o.value, "expected %s, or nothing", strings.Join(words, ", "))
+		}
+	}
+	return nil
 }
 
 func (c *Config) validates() bool { return c.Validation != "" || c.ValidationFraction != 0 }

@@ -327,7 +327,7 @@ func (r *reader) read(d Data, part string) (ds *data.InMemory, err error) {
 		return nil, err
 	}
 	r.opened = append(r.opened, ds)
-	return ds, r.checkInputs(ds)
+	return ds, cmp.Or(r.checkInputs(ds), r.checkLabel(ds, o.CSV.Label))
 }
 
 // numbersThemselves reports whether each name of a class is its number.

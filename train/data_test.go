@@ -189,7 +189,8 @@ func TestColumnsOfTheRecord(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, float32(1), values[float32](t, ds, "x")[0])
 		assert.Equal(t, columns, fieldOf(ds, "x").Columns)
-		assert.Empty(t, notes)
+		assert.Equal(t, []string{d.Path + ": the model was trained without these columns, which are left out: name, id"},
+			notes)
 	}
 	notes = nil
 	ignoring := d
@@ -277,4 +278,31 @@ func TestFolderOfImages(t *testing.T) {
 	sig.Input("x").DType, sig.Input("x").Shape = tfbind.String, []int64{-1}
 	_, err = OpenData(m, m.Roles.Predict, flat, "test", data.Pass{Batch: 2})
 	require.ErrorIs(t, err, session.ErrData)
+}
+
+// Data that has both usual labels, label and y, is refused unless the options name one.
+func TestBothUsualLabels(t *testing.T) {
+	m, err := savedmodels.Builtin("digits")
+	require.NoError(t, err)
+	text, err := os.ReadFile(table(t, 64, "2"))
+	require.NoError(t, err)
+	csv := file(t, "both.csv", strings.Replace(string(text), "c63", "y", 1))
+	lines := file(t, "both.jsonl", `{"x": [`+strings.Repeat("0, ", 63)+`1], "y": 1, "label": 2}`+"\n")
+	single := file(t, "single.jsonl", `{"y": 1, "label": 2}`+"\n")
+	for _, path := range []string{csv, lines, single} {
+		_, err := opened(t, m, Data{Path: path})
+		var refused *option.Error
+		require.ErrorAs(t, err, &refused)
+		assert.Equal(t, "Data.Label", refused.Option)
+		assert.Contains(t, refused.Reason, path+" has label and y")
+	}
+	for _, d := range []Data{{Path: csv, Label: "label"}, {Path: lines, Label: "y", Ignore: []string{"label"}},
+		{Path: lines, Ignore: []string{"label"}}} {
+		ds, err := opened(t, m, d)
+		require.NoError(t, err)
+		want := map[string]int64{csv: 2, lines: 1}[d.Path]
+		assert.Equal(t, []int64{want}, values[int64](t, ds, "y"))
+	}
+	_, err = OpenData(m, m.Roles.Predict, Data{Path: lines}, "test", data.Pass{Batch: 1})
+	require.NoError(t, err, "no label is needed")
 }

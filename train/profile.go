@@ -45,7 +45,8 @@ type profiled struct {
 	to   *native.ProfileWriter
 	// first and last are the numbers of the first and the last step in the file.
 	first, last int64
-	done        bool // the file is complete, or could not be written
+	done        bool  // the file is complete, or could not be written
+	at          int64 // the number of the last step that ran
 }
 
 func (p *profiled) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
@@ -60,6 +61,7 @@ func (p *profiled) TrainN(ctx context.Context, step int64, n int, out []float64)
 // the number of steps before them.
 func (p *profiled) trace(earlier int64, n int, do func() error) error {
 	first, last := earlier+1, earlier+int64(n)
+	p.at = last
 	if p.done || last < p.t.Profile.First || first > p.t.Profile.Last {
 		return do()
 	}
@@ -74,8 +76,12 @@ func (p *profiled) trace(earlier int64, n int, do func() error) error {
 
 // end completes the file of a training that ended before the last step of the profile.
 func (p *profiled) end() {
-	if p != nil && p.file != nil && !p.done {
+	switch {
+	case p == nil || p.done:
+	case p.file != nil:
 		p.finish(nil)
+	case p.at < p.t.Profile.First: // otherwise an earlier process has written it
+		p.t.Loop.Log.Warn("no trace was written, since the training ran none of the steps", "first", p.t.Profile.First)
 	}
 }
 

@@ -118,9 +118,11 @@ func TestProfile(t *testing.T) {
 	assert.Len(t, train("resumed", 10, 12, part(1)), 2)
 	assert.Len(t, train("resumed", 10, 12, part(2)), 1)
 	assert.Len(t, train("resumed", 10, 12, part(3)), 1)
+	assert.NotContains(t, log.String(), "no trace was written")
 
 	assert.Len(t, train("end", 29, 99, nothing), 2)
 	assert.Nil(t, train("never", 31, 99, nothing))
+	assert.Contains(t, log.String(), "the training ran none of the steps")
 
 	// A file that cannot be written does not stop the training.
 	assert.Nil(t, train("gone", 1, 99, func(c *Config) {

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
+	"sync"
 
 	"steadyfit/data"
 	"steadyfit/fit"
@@ -57,6 +59,9 @@ func Run(ctx context.Context, c Config) (Result, error) {
 // process has measured to be the fastest; nil if none has.
 func newTraining(c Config, worker *supervise.Worker, chosen *autotune.Configuration) *training {
 	if c.Loop.Log == nil && c.Progress != nil {
+		if _, file := c.Progress.(*os.File); !file { // the loop and a goroutine that writes checkpoints use it
+			c.Progress = &oneWriter{w: c.Progress}
+		}
 		c.Loop.Log = slog.New(slog.NewTextHandler(c.Progress, nil))
 	}
 	c.Supervisor.Log = cmp.Or(c.Supervisor.Log, c.Loop.Log)
@@ -66,6 +71,18 @@ func newTraining(c Config, worker *supervise.Worker, chosen *autotune.Configurat
 }
 
 func noResult() Result { return Result{History: &fit.History{}} }
+
+// oneWriter makes a writer safe for concurrent use.
+type oneWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (o *oneWriter) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.w.Write(b)
+}
 
 // training is the state of one call of Run.
 type training struct {
