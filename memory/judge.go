@@ -10,6 +10,7 @@ import (
 
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
+	"steadyfit/internal/texts"
 )
 
 // Judge returns the verdict on the series. It takes some milliseconds per layer that changes, for a
@@ -67,7 +68,7 @@ func judge(x, y []float64, c Criteria) Verdict {
 		if len(y) > 1 {
 			more = (v.To - v.From) / float64(len(y)-1) * float64(2*minimumSamples-len(y))
 		}
-		t.inconclusive(more, "%d samples are too few", len(y))
+		t.inconclusive(more, "%s are too few", texts.Count(len(y), "sample"))
 		return *v
 	}
 	// A warm-up can hide a sawtooth, so the search is repeated without it.
@@ -315,7 +316,7 @@ func (t *trial) judgeTail() {
 	slight := v.Slope.Estimate*t.span() < 2*noise
 	step := t.models.best
 	switch {
-	case t.late && step.change > 0 && !t.within(step.at, step.change):
+	case t.late && step.change > 0 && !t.grewBefore() && !t.within(step.at, step.change):
 		v.Jumps = append(v.Jumps, Change{At: step.at, Amount: Bytes(step.change)})
 		t.inconclusive(t.total()/2, "the level changed by %s near the end, too late to decide whether the growth continues",
 			memlayer.Amount(v.Layer, step.change))
@@ -334,6 +335,18 @@ func (t *trial) judgeTail() {
 	default:
 		t.inconclusive(t.total(), "the growth is no more than the rest of the warm-up would add")
 	}
+}
+
+// grewBefore reports whether the series already grew before a late step.
+func (t *trial) grewBefore() bool {
+	end := firstAbove(t.x, t.models.best.at)
+	x, y := t.x[t.from:end], t.y[t.from:end]
+	if len(x) < fewTail {
+		return false
+	}
+	grain := t.grainOf(y)
+	f := estimate(x, y, grain, t.Seed)
+	return !f.bends && f.slope-f.half-grain/(x[len(x)-1]-x[0]) > float64(t.Budget)
 }
 
 // unexplained reports whether the tail grows by more than the cut curve would still rise.

@@ -265,10 +265,10 @@ func TestVerdictText(t *testing.T) {
 		{func(v *Verdict) { v.Kind = Flat }, "flat: +10.0 B/step [-20.0, 40.0] at 800.0 MiB (99% interval, 200 samples " +
 			"over 1000 steps of anon)"},
 		{func(v *Verdict) { v.Kind, v.Jumps = Jump, []Change{{40, 700 * MiB}} },
-			"jump: +10.0 B/step [-20.0, 40.0] at 800.0 MiB, 100.0 MiB at the start (99% interval, 200 samples over " +
+			"jump, +700.0 MiB since the start: +10.0 B/step [-20.0, 40.0] at 800.0 MiB (99% interval, 200 samples over " +
 				"1000 steps of anon)"},
 		{func(v *Verdict) { v.Kind, v.From = Plateau, 100 },
-			"plateau: +10.0 B/step [-20.0, 40.0] at 800.0 MiB, 100.0 MiB at the start (99% interval, 200 samples over " +
+			"plateau, +700.0 MiB since the start: +10.0 B/step [-20.0, 40.0] at 800.0 MiB (99% interval, 200 samples over " +
 				"900 steps of anon)"},
 		{func(v *Verdict) {
 			v.Kind, v.Cause, v.Carrier = Leak, memlayer.NativeHeap, MallocUsed

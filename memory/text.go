@@ -16,14 +16,14 @@ func (v Verdict) String() string {
 		return "no verdict"
 	}
 	text := string(v.Kind)
+	if rise := v.Level - v.Start; rise > 0 && (v.Kind == Plateau || v.Kind == Jump) {
+		text += fmt.Sprintf(", +%s since the start", v.amount(rise))
+	}
 	if v.Reason != "" {
 		text += ": " + v.Reason
 	}
 	if v.NoiseFloor > 0 {
 		text += ": " + memlayer.Rate(v.Layer, v.Per, v.Slope.Estimate, v.Slope.Low, v.Slope.High) + " at " + v.amount(v.Level)
-	}
-	if v.Kind == Plateau || v.Kind == Jump {
-		text += fmt.Sprintf(", %s at the start", v.amount(v.Start))
 	}
 	if v.More > 0 {
 		text += fmt.Sprintf("; about %s more would decide", v.length(v.More))

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"steadyfit/train"
@@ -23,10 +24,8 @@ func init() { runtime.LockOSThread() }
 
 func main() {
 	train.Init(configureChild)
-	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
-		signals = append(signals, syscall.SIGHUP)
-	}
+	// nohup ignores SIGHUP, and a script SIGINT in a program that it runs in the background.
+	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	context.AfterFunc(ctx, stop) // a second signal ends a run that hangs
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)

@@ -88,7 +88,7 @@ func (r *recorder) counted(out *Report, v memory.Verdict) bool {
 		rate, sampled := trend(v, rule.count)
 		if !sampled || rate.Low <= 0 || rate.Estimate*(v.To-v.From) < leastEvents {
 			if sampled {
-				out.exclude("%s: no more %s with time", rule.cause, rule.many)
+				out.exclude("%s: the number of %s does not grow", rule.cause, rule.many)
 			}
 			continue
 		}
@@ -358,6 +358,9 @@ func placeText(file string, line int) string {
 // note adds what limits the answer.
 func (r *recorder) note(out *Report, kind string) {
 	switch {
+	case r.attached:
+		out.Notes = append(out.Notes, "The process ran already, so time counts instead of steps, and causes inside "+
+			"it are not known.")
 	case r.main == nil && kind == byTime && len(r.peers) == 0:
 		out.Notes = append(out.Notes, "No process has a probe, so time counts instead of steps, and causes inside the "+
 			"program are not known. A Python program needs Python 3.9 or newer without -I, -E and -S, and the variables of "+
@@ -367,7 +370,8 @@ func (r *recorder) note(out *Report, kind string) {
 	case kind == byTime && len(r.steps) > 0:
 		out.Notes = append(out.Notes, "Too few steps have a sample, so time counts instead.")
 	case kind == byTime:
-		out.Notes = append(out.Notes, "No steps were seen, so time counts instead. Marks make steps of lines of the output.")
+		out.Notes = append(out.Notes, "No steps were seen, so time counts instead.",
+			"steadyfit watch --mark REGEXP counts matching lines of the output as steps.")
 	}
 	r.noteCause(out)
 	if len(r.before) > 0 {

@@ -127,6 +127,7 @@ const regular = 0.25
 const (
 	mayStart  = "the growth may be that of the start; watch it for 5 minutes or longer"
 	irregular = "the growth is irregular, and nothing explains it; buffers that fill look so at first"
+	varies    = "the memory rises and falls; watch it for 5 minutes or longer"
 )
 
 // decide decides the verdict by the curve of the memory, the growth that is no leak, and what explains the growth.
@@ -144,11 +145,34 @@ func (r *recorder) decide(out *Report, v memory.Verdict, budget memory.Bytes) {
 	case curve == Leak && !r.counted(out, v) && !r.kept(out, slope.Estimate, false):
 		r.unexplained(out, v)
 	case curve == Level && out.short(v) && (slope.Low > float64(minuteBudget) || slope.High > float64(budget)):
-		out.undecided(mayStart)
+		out.early()
 	case v.Kind == memory.Plateau || v.Kind == memory.Jump:
 		out.fills(v)
 	}
+	out.fromFree(v)
 	out.agree()
+}
+
+// fromFree notes that the program allocates more and more although its memory is level.
+func (r *Report) fromFree(v memory.Verdict) {
+	used, _ := trend(v, memory.MallocUsed)
+	blocks, _ := trend(v, "python block count")
+	if r.Verdict != Level || r.kind == byTime || max(used.Low, blocks.Low*blockSize) <= float64(stepBudget) {
+		return
+	}
+	r.hidden = true
+	more := memory.Bytes(max(used.Estimate, blocks.Estimate*blockSize))
+	r.Notes = append(r.Notes, fmt.Sprintf("The program allocates %v more per %s, so far from memory that it had freed. "+
+		"Its memory grows once this is used up: let it run longer.", more, r.Unit))
+}
+
+// early makes the verdict undecided since a program without steps was watched for too short a time.
+func (r *Report) early() {
+	if r.Slope.Low <= 0 {
+		r.undecided(varies)
+		return
+	}
+	r.undecided(mayStart)
 }
 
 // agree makes the verdicts of the layers agree with that of the program.
@@ -320,7 +344,7 @@ func (r *Report) sure() bool {
 	switch {
 	case r.Verdict == Undecided:
 		return false
-	case r.Verdict == Level && r.Slope.High > float64(small):
+	case r.Verdict == Level && (r.hidden || r.Slope.High > float64(small)):
 		return false // what is too small for a leak now may be one in a longer run
 	case r.Verdict == Leak && vague:
 		least = 40 // what explains it may still be found

@@ -45,6 +45,7 @@ type recorder struct {
 	containers map[containerKey]seen
 	samples    *json.Encoder // nil without Options.Samples
 	all        bool          // whether each mark has a sample
+	attached   bool          // whether the processes ran already
 	lost       bool          // whether the connection of main has ended before its process
 	err        error         // of writing a sample
 }
@@ -108,8 +109,10 @@ func (r *recorder) receive(m message) {
 		if p.pid > 0 { // it is in a namespace that can be seen
 			r.tree.add(p.pid)
 		}
+		if p.Hello == nil {
+			r.peers = append(r.peers, p)
+		}
 		p.Hello = m.Hello
-		r.peers = append(r.peers, p)
 	}
 	if m.Imported != nil && len(r.steps) == 0 {
 		delete(r.series, byTime)
@@ -216,22 +219,27 @@ func (r *recorder) tick() {
 	r.ask()
 }
 
-// askEvery is the least time between two requests for containers, and from the start of a program to the first.
-const askEvery = 3 * time.Second
+// A program is asked for containers at first askFrom after its start or its last import, and then each askEvery.
+const (
+	askFrom  = 3 * time.Second
+	askEvery = time.Second
+)
 
 // ask asks the processes of a program without steps for containers that grow, as next does at marks.
 func (r *recorder) ask() {
 	if slices.ContainsFunc(r.peers, func(p *peer) bool { return len(p.Steps) > 0 }) {
 		return
 	}
-	due := time.Since(r.asked) >= askEvery && r.next(r.held, false) == search
+	wait := askEvery
+	if r.searched == 0 {
+		wait = askFrom
+	}
+	due := time.Since(r.asked) >= wait && r.next(r.held, false) == search
 	if due {
 		r.asked = time.Now()
 	}
 	for _, p := range r.peers {
-		if due && p.Hello.Asked {
-			p.due = true
-		}
+		p.due = (p.due || due) && p.Hello.Asked
 		if p.due && r.tree.members[p.pid] != nil && interruptible(p.pid) {
 			p.due = false
 			_ = syscall.Kill(p.pid, syscall.SIGURG) // it may have ended

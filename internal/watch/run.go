@@ -28,7 +28,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	// Before the program starts, since a signal must not be lost.
 	signals := make(chan os.Signal, 8)
 	for _, s := range passed {
-		if !signal.Ignored(s) { // as nohup does
+		if !signal.Ignored(s) { // as in a program that nohup or a script runs in the background
 			signal.Notify(signals, s)
 		}
 	}
@@ -287,8 +287,12 @@ func (p *program) sure() bool {
 		p.reported = r.Seconds
 		p.o.Report(r)
 	}
-	// A program without steps may still start.
-	starts := r.Unit == perMinute && p.cmd != nil && r.Seconds < leastMinutes*60
+	// A program without steps may still start, or fill containers.
+	least := leastMinutes * time.Minute
+	if r.Verdict == Leak && r.Why.container {
+		least = time.Minute
+	}
+	starts := r.Unit == perMinute && p.cmd != nil && r.Seconds < least.Seconds()
 	return (p.o.Within > 0 || p.o.UntilSure) && !starts && r.sure()
 }
 
@@ -310,6 +314,7 @@ func (p *program) report() *Report {
 // Attach watches processes that run already, and their descendants, until they end, ctx ends, or the verdict is sure.
 func Attach(ctx context.Context, pids []int, o Options) (*Report, error) {
 	p := &program{o: o, recorder: newRecorder(o.Samples, pids...), exited: make(chan struct{})}
+	p.attached = true
 	if p.tree.sample(); len(p.tree.members) == 0 {
 		return nil, fmt.Errorf("%w: no process %v can be read", ErrNotFound, pids)
 	}

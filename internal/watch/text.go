@@ -82,6 +82,10 @@ func (r *Report) Headline() string {
 	case Leak:
 		return fmt.Sprintf("The memory leaks: %s.", r.rate(r.Slope))
 	case Level:
+		grown := r.Slope.Estimate * (r.to - r.From)
+		if r.Slope.Low > 0 && grown >= float64(memory.MiB) {
+			return fmt.Sprintf("The memory is level so far: it grew by %v, or %s.", memory.Bytes(grown), r.rate(r.Slope))
+		}
 		return fmt.Sprintf("The memory is level: %s.", r.rate(r.Slope))
 	}
 	return "It is not decided whether the memory grows."

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,21 +41,23 @@ func newTree(roots ...int) *tree {
 	return t
 }
 
-// add makes a process a member, if it exists.
+// add makes a process a member, if it exists. It reads its command again, since a process may execute another program.
 func (t *tree) add(pid int) {
-	if t.members[pid] != nil {
-		return
-	}
 	command, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	words := strings.Fields(string(bytes.ReplaceAll(command, []byte{0}, []byte{' '})))
 	if len(words) == 0 {
 		return // it is about to end
 	}
+	text := strings.Join(words[:min(len(words), 6)], " ")
+	if m := t.members[pid]; m != nil {
+		m.command = text
+		return
+	}
 	s, err := memory.NewSampler(pid)
 	if err != nil {
 		return // it has ended
 	}
-	t.members[pid] = &member{sampler: s, command: strings.Join(words[:min(len(words), 6)], " ")}
+	t.members[pid] = &member{sampler: s, command: text}
 }
 
 // scan finds new descendants, unless it has looked for them just now.
@@ -131,19 +133,20 @@ func (m *member) held() memory.Bytes {
 	return m.sample.Get(memory.Anon).Bytes + m.sample.Get(memlayer.Shared).Bytes + m.sample.Get(memlayer.Swap).Bytes
 }
 
-// waiting are the numbers of the system calls in which a signal with a handler does no harm: after poll, ppoll, select,
-// pselect6, epoll_wait, epoll_pwait, nanosleep and clock_nanosleep a program expects it, and after futex Python and the
-// C library wait again. Other calls, such as read, may fail in a library that does not expect a signal.
-var waiting = map[string][]string{
-	"amd64": {"7", "271", "23", "270", "232", "281", "35", "230", "202"},
-	"arm64": {"73", "72", "22", "101", "115", "98"},
+// waiting are the system calls in which a signal with a handler does no harm. After futex, Python and the C library
+// wait again. Loops of events expect signals in epoll_wait and epoll_pwait. Python's time.sleep is clock_nanosleep
+// with an absolute time, and before Python 3.11 it is pselect6 or select without files. Other calls, such as read or
+// poll, may fail in a library that does not expect a signal. The numbers are those of Linux.
+var waiting = map[string]*regexp.Regexp{
+	"amd64": regexp.MustCompile(`^(running|202 .*|232 .*|281 .*|230 0x1 0x1 .*|270 0x0 .*|23 0x0 .*)$`),
+	"arm64": regexp.MustCompile(`^(running|98 .*|22 .*|115 0x1 0x1 .*|72 0x0 .*)$`),
 }
 
 // interruptible reports whether the main thread of a process runs, or waits where a signal does no harm.
 func interruptible(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", pid, pid))
-	state, _, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
-	return err == nil && (state == "running" || slices.Contains(waiting[runtime.GOARCH], state))
+	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", pid, pid))
+	harmless := waiting[runtime.GOARCH]
+	return err == nil && harmless != nil && harmless.Match(bytes.TrimSpace(state))
 }
 
 func (t *tree) remove(pid int) {

@@ -111,6 +111,7 @@ type Report struct {
 	ends     []int // the steps at the first marks after the ends of epochs
 	series   *memory.Series
 	to       float64  // the end of the judged part
+	hidden   bool     // whether more and more is allocated although the memory is level
 	python   bool     // whether a process has the probe of Python
 	suspects []string // containers that grow, and explain too little
 	acted    int      // how often probe/remedies.py made its change

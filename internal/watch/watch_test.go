@@ -124,6 +124,12 @@ func TestWatchPlain(t *testing.T) {
 	}
 }
 
+// Requests by a signal reach neither calls of C code that do not expect a signal, nor a handler of the program.
+func TestWatchLeavesSignals(t *testing.T) {
+	_, out := run(t, Options{}, python(t), "testdata/calls.py")
+	assert.Equal(t, "0\n[]\n", out)
+}
+
 func TestWatchNativeStacks(t *testing.T) {
 	if _, err := tfprocess.FindAllocator(tfprocess.Jemalloc); err != nil {
 		t.Skip(err)
@@ -399,6 +405,9 @@ func TestSure(t *testing.T) {
 		r.Slope = memory.Interval{High: high}
 		assert.Equal(t, sure, r.sure(), high)
 	}
+	// Memory that malloc had free hides the growth at first.
+	r.Slope, r.hidden = memory.Interval{}, true
+	assert.False(t, r.sure())
 	r.Verdict, r.Cause = Leak, unknown
 	assert.True(t, r.sure())
 	r.Samples = 20

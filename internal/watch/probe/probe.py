@@ -29,6 +29,7 @@ import sys
 import sysconfig
 import threading
 import time
+import types
 
 MARK_SECONDS = 0.05  # between two marks
 RARELY = 0.2  # seconds between two marks, at most
@@ -291,12 +292,26 @@ def asked(number, frame):
     marks.asked()
 
 
+def leave_signal():
+    """Ends requests by a signal once the program handles this signal itself."""
+    call = signal.signal
+
+    @functools.wraps(call)
+    def set_handler(number, handler):
+        if number == signal.SIGURG:
+            marks.send({"hello": {"asked": False}})
+        return call(number, handler)
+
+    signal.signal = set_handler
+
+
 def begin(path):
     global marks
     marks = Marks(path)
     sys.meta_path.insert(0, Finder())
     if signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
         signal.signal(signal.SIGURG, asked)
+        leave_signal()
     atexit.register(marks.end)
     os.register_at_fork(after_in_child=marks.forked)
     marks.link.open()
@@ -445,7 +460,7 @@ class Snapshots:
         for o in grown:
             try:
                 each, holds = self.size_of_some(o)
-            except (ArithmeticError, LookupError, RuntimeError, StopIteration):
+            except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, ValueError):
                 continue  # another thread has changed it
             g = before.setdefault(id(o), [self.lengths[id(o)], self.at, 0, None])
             g[2] += 1
@@ -507,6 +522,12 @@ def size(x, depth=3):
         if len(some) > 1 and all(v is some[0] for v in some):  # all elements are one object
             return sys.getsizeof(x) + size(some[0], depth - 1)
         return sys.getsizeof(x) + sum(size(v, depth - 1) for v in some) / len(some) * len(x)
+    if t is types.MethodType and depth:
+        return sys.getsizeof(x) + size(x.__self__, depth - 1)
+    if t is types.FunctionType and depth:
+        return sys.getsizeof(x) + sum(size(c.cell_contents, depth - 1) for c in x.__closure__ or ())
+    if t is functools.partial and depth:
+        return sys.getsizeof(x) + sum(size(v, depth - 1) for v in (*x.args, *x.keywords.values()))
     if t.__module__ == "builtins":
         return sys.getsizeof(x, 64)
     inner = vars_of(x) if depth else None
