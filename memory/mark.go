@@ -13,8 +13,8 @@ import (
 )
 
 // Mark says that a step of a kind has ended, such as "step" or "request". If `steadyfit watch` has started this process,
-// Mark waits until the memory of the process is read, at most 20 times a second, for milliseconds. Otherwise, and after
-// ctx has ended, it does nothing. Mark may be called by several goroutines.
+// Mark waits until the memory of the process is read, at most 20 times a second and as long as ctx allows. Otherwise it
+// does nothing. Mark may be called by several goroutines.
 //
 //	for ctx.Err() == nil {
 //		trainOneBatch()
@@ -58,8 +58,9 @@ type marks struct {
 
 	mu      sync.Mutex // of Steps
 	waiting sync.Mutex // held by the mark that waits; of what follows
-	// connection is nil once nobody watches any more.
+	// connection is nil once nobody watches any more. late is true while an answer is still to come.
 	connection net.Conn
+	late       bool
 	next       time.Time
 	metrics    []metrics.Sample
 	layers     []Layer
@@ -93,7 +94,7 @@ func (m *marks) mark(ctx context.Context, kind string) {
 	text, err := json.Marshal(m)
 	m.mu.Unlock()
 	if err == nil {
-		err = m.send(append(text, '\n'))
+		err = m.send(ctx, append(text, '\n'))
 	}
 	if err != nil {
 		_ = m.connection.Close() // nobody watches any more
@@ -102,14 +103,37 @@ func (m *marks) mark(ctx context.Context, kind string) {
 	m.next = time.Now().Add(betweenMarks)
 }
 
-// send writes a message and reads the answer.
-func (m *marks) send(text []byte) error {
-	if err := m.connection.SetDeadline(time.Now().Add(markWait)); err != nil {
+// send writes a message and reads the answer. If ctx ends before the answer comes, the next call reads it first.
+func (m *marks) send(ctx context.Context, text []byte) error {
+	if err := m.connection.SetWriteDeadline(time.Now().Add(markWait)); err != nil {
 		return err
 	}
-	_, err := m.connection.Write(text)
-	if err == nil {
-		_, err = m.connection.Read(make([]byte, 1))
+	answer := make([]byte, 1)
+	for {
+		if err := m.connection.SetReadDeadline(time.Now().Add(markWait)); err != nil {
+			return err
+		}
+		if !m.late {
+			if _, err := m.connection.Write(text); err != nil {
+				return err
+			}
+		}
+		again := m.late
+		m.late = true
+		done := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			_ = m.connection.SetReadDeadline(time.Now()) // the answer may come later
+			close(done)
+		})
+		_, err := m.connection.Read(answer)
+		if !stop() {
+			<-done
+		}
+		if err != nil && ctx.Err() != nil {
+			return nil
+		}
+		if m.late = false; err != nil || !again {
+			return err
+		}
 	}
-	return err
 }

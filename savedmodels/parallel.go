@@ -228,6 +228,9 @@ func (g *subgraph) concat(name string, d dtype.DType, vectors ...string) string 
 // step adds the step of a rank.
 func (p *parallel) step(to *Parallel, of, then *Signature, list []*exchanged) error {
 	part, err := p.analyse(of)
+	if err == nil {
+		err = p.checkSums(part, list)
+	}
 	var result *running
 	if err == nil {
 		result, err = p.running(part, list)

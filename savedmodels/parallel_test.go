@@ -31,11 +31,19 @@ func TestNotParallel(t *testing.T) {
 	_, err = m.Parallel(ParallelOptions{Ranks: 2})
 	require.ErrorIs(t, err, errNotParallel)
 	assert.ErrorContains(t, err, "seed_generator")
-	changed := *m
-	changed.Roles.Apply = m.Roles.Predict
-	_, err = changed.Parallel(ParallelOptions{Ranks: 2, Inexact: true})
-	require.ErrorIs(t, err, errNotParallel)
-	assert.ErrorContains(t, err, "no variable in common")
+	for _, c := range []struct {
+		gradients, apply string
+		problem          string
+	}{
+		{m.Roles.Gradients, m.Roles.Predict, "no variable in common"},
+		{m.Roles.Train, m.Roles.Train, "other than by adding"},
+	} {
+		changed := *m
+		changed.Roles.Gradients, changed.Roles.Apply = c.gradients, c.apply
+		_, err = changed.Parallel(ParallelOptions{Ranks: 2, Inexact: true})
+		require.ErrorIs(t, err, errNotParallel)
+		assert.ErrorContains(t, err, c.problem)
+	}
 }
 
 // Ranks gather float32 and reduce bfloat16, since CollectiveGatherV2 does not support bfloat16.

@@ -16,6 +16,45 @@ type running struct {
 	of []int
 }
 
+// checkSums returns an error if a variable that the ranks add up is not a sum: an operation other
+// than an addition changes it, or the added value depends on such variables.
+func (p *parallel) checkSums(part *part, list []*exchanged) error {
+	sums := map[int]bool{}
+	for _, e := range list {
+		sums[e.id] = !e.mean && !e.first
+	}
+	// The function of returns the variable that is the first input of an operation; -1 if there is
+	// none.
+	of := func(op *flatOp) int {
+		if len(op.in) == 0 || op.in[0].op >= 0 {
+			return -1
+		}
+		return p.graph.main.nodes[part.flat.args[op.in[0].arg()].from].variable
+	}
+	reads := func(op *flatOp) bool { return op.def.GetOp() == "ReadVariableOp" && sums[of(op)] }
+	for i := range part.ops {
+		op := &part.ops[i]
+		for k, v := range op.in {
+			if v.op >= 0 || !sums[p.graph.main.nodes[part.flat.args[v.arg()].from].variable] {
+				continue
+			}
+			id, name := of(op), op.def.GetOp()
+			ok := k == 0 && name == "ReadVariableOp"
+			switch {
+			case k == 0 && (name == "AssignAddVariableOp" || name == "ResourceScatterAdd"):
+				ok = !part.any(part.flat.needed(op.in[1:], nil, nil, false), reads)
+			case k == 0 && name == "AssignVariableOp" && len(op.in) > 1:
+				ok = part.adds(op.in[1], func(op *flatOp) bool { return op.def.GetOp() == "ReadVariableOp" && of(op) == id }, reads)
+			}
+			if !ok {
+				return fmt.Errorf("%s (%s) changes variable %s, which is the sum over micro-batches, other than by adding to it",
+					op.def.GetName(), name, p.graph.vars[max(id, 0)].Name)
+			}
+		}
+	}
+	return nil
+}
+
 // running returns the function for the running metrics of a signature; nil if it has none.
 func (p *parallel) running(part *part, list []*exchanged) (*running, error) {
 	s, reset := part.signature, p.model.find(p.model.Roles.ResetMetrics)
@@ -56,6 +95,35 @@ func (p *parallel) running(part *part, list []*exchanged) (*running, error) {
 		r.of = append(r.of, id)
 	}
 	return r, nil
+}
+
+// adds reports whether a value is the sum of two results. One must be the result of an operation
+// for which old is true. The other must not depend on an operation for which excluded is true.
+func (p *part) adds(v value, old, excluded func(*flatOp) bool) bool {
+	if v.op < 0 {
+		return false
+	}
+	sum := &p.ops[v.op]
+	if name := sum.def.GetOp(); name != "AddV2" && name != "Add" {
+		return false
+	}
+	for i, in := range sum.in {
+		if in.op < 0 || !old(&p.ops[in.op]) {
+			continue
+		}
+		need := p.flat.needed([]value{sum.in[1-i]}, nil, nil, false)
+		return !p.any(need, excluded)
+	}
+	return false
+}
+
+func (p *part) any(need []bool, is func(*flatOp) bool) bool {
+	for i := range p.ops {
+		if need[i] && is(&p.ops[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // add adds a call of the function, to run after an operation. It returns the metrics.

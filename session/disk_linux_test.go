@@ -50,6 +50,7 @@ func requireFull(t *testing.T, err error, path string) {
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.NotErrorIs(t, err, session.ErrOutOfMemory, "a full disk is not memory")
 	require.ErrorContains(t, err, path)
+	require.ErrorContains(t, err, "are free")
 	require.LessOrEqual(t, strings.Count(err.Error(), "free some space"), 1, err)
 	require.NotContains(t, err.Error(), "OOM")
 }
@@ -77,6 +78,10 @@ func TestSaveOnAFullDisk(t *testing.T) {
 			var refused *session.SaveError
 			require.ErrorAs(t, err, &refused)
 			assert.Equal(t, prefix, refused.Path)
+			assert.True(t, refused.Free.OK)
+			assert.EqualValues(t, room, refused.Free.Bytes, "what it left is removed")
+			assert.Greater(t, int64(refused.Needs), int64(39*page))
+			assert.Less(t, int64(refused.Needs), int64(50*page))
 		}
 		require.Empty(t, contents(t, fresh))
 		require.Equal(t, before, contents(t, old))
@@ -110,7 +115,9 @@ func TestSaveModelOnAFullDisk(t *testing.T) {
 		err := s.SaveModel(ctx, dir)
 		requireFull(t, err, dir)
 		require.ErrorContains(t, err, "save model to "+dir)
-		require.ErrorAs(t, err, new(*session.SaveError))
+		var refused *session.SaveError
+		require.ErrorAs(t, err, &refused)
+		require.Greater(t, refused.Needs, refused.Free.Bytes)
 		require.Equal(t, before, contents(t, dir), "the model that is there stays")
 		empty()
 		entries, err := os.ReadDir(root)
@@ -133,7 +140,9 @@ func TestCheckOutputOnAFullDisk(t *testing.T) {
 	empty := leave(t, root, 8*page)
 	err = session.CheckOutput(dir, model)
 	requireFull(t, err, dir)
-	require.ErrorAs(t, err, new(*session.SaveError))
+	var refused *session.SaveError
+	require.ErrorAs(t, err, &refused)
+	require.Greater(t, refused.Needs, refused.Free.Bytes)
 	empty()
 	require.NoError(t, session.CheckOutput(dir, model))
 	entries, err := os.ReadDir(filepath.Dir(dir))

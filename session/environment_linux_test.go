@@ -164,14 +164,15 @@ var late = []struct {
 	{gpuopts.Options{OneDNNMath: "bfloat16"}, []string{"Options.OneDNNMath bfloat16", "TF_SET_ONEDNN_FPMATH_MODE=BF16"}},
 	{gpuopts.Options{Deterministic: true}, []string{"Options.Deterministic true", "TF_DETERMINISTIC_OPS=1"}},
 	{gpuopts.Options{VisibleGPUs: []int{0}}, []string{"Options.VisibleGPUs [0]", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}},
-	{gpuopts.Options{IntraThreads: 3}, []string{"intra_op_parallelism_threads:3", "use another process"}},
-	{gpuopts.Options{InterThreads: 3}, []string{"inter_op_parallelism_threads:3"}},
-	{gpuopts.Options{MemoryGrowth: true}, []string{"allow_growth:true"}},
-	{gpuopts.Options{MemoryFraction: 0.5}, []string{"per_process_gpu_memory_fraction:0.5"}},
-	{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"memory_limit_mb:512"}},
-	{gpuopts.Options{GPUAllocator: "cuda_malloc_async"}, []string{"use_cuda_malloc_async:true"}},
-	{gpuopts.Options{GPUAllocator: "BFC"}, []string{"allocator_type:\"BFC\""}},
-	{gpuopts.Options{UnifiedMemory: true}, []string{"use_unified_memory:true"}},
+	{gpuopts.Options{IntraThreads: 3}, []string{"Options.IntraThreads 3", "its threads once per process",
+		"use another process"}},
+	{gpuopts.Options{InterThreads: 3}, []string{"Options.InterThreads 3", "or set Options.PerSessionThreads"}},
+	{gpuopts.Options{MemoryGrowth: true}, []string{"Options.MemoryGrowth true", "its GPUs once per process"}},
+	{gpuopts.Options{MemoryFraction: 0.5}, []string{"Options.MemoryFraction 0.5"}},
+	{gpuopts.Options{VirtualGPUs: [][]int{{512}}}, []string{"Options.VirtualGPUs [[512]]"}},
+	{gpuopts.Options{GPUAllocator: "cuda_malloc_async"}, []string{"Options.GPUAllocator cuda_malloc_async"}},
+	{gpuopts.Options{GPUAllocator: "BFC"}, []string{"Options.GPUAllocator BFC"}},
+	{gpuopts.Options{UnifiedMemory: true}, []string{"Options.UnifiedMemory true"}},
 }
 
 // Options that require a GPU fail without one. Options about how to use GPUs do not.
@@ -231,7 +232,8 @@ func TestTooLateInAChild(t *testing.T) {
 	require.NoError(t, err, log)
 	require.Len(t, o.Late, len(lateInChild))
 	assert.Contains(t, o.Late[0], "Options.LogLevel fatal: TensorFlow was opened without TF_CPP_MIN_LOG_LEVEL=3")
-	assert.Contains(t, o.Late[1], "TensorFlow sets up its threads and GPUs once per process")
+	assert.Contains(t, o.Late[1], "Options.VisibleGPUs 1: TensorFlow sets up its GPUs once per process, and the first "+
+		"session did so with TensorFlow's default")
 }
 
 // docs/reference/devices.md and late agree on when TensorFlow reads a setting.

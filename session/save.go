@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"steadyfit/internal/files"
+	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/tfbind"
 )
@@ -43,6 +46,10 @@ func (s *Session) saveAll(ctx context.Context, prefix string) error {
 	if err != nil {
 		return err
 	}
+	// TensorFlow writes to this folder and then renames the files. After an error it does
+	// not remove the folder (TensorFlow 2.21).
+	temp := prefix + "_temp"
+	_, there := os.Lstat(temp)
 	var out tfbind.Results
 	err = withFiles(prefix, func(name *tfbind.Tensor) (err error) {
 		out, err = s.tf.Run(ctx, tfbind.Feeds{input: name}, []tfbind.Output{target},
@@ -53,9 +60,14 @@ func (s *Session) saveAll(ctx context.Context, prefix string) error {
 	if err == nil {
 		return out.Close()
 	}
-	_ = os.RemoveAll(prefix + "_temp") // TensorFlow 2.21 leaves its folder after an error
+	if errors.Is(there, fs.ErrNotExist) && !remote(prefix) {
+		_ = os.RemoveAll(temp)
+	}
 	vars, _ := stateVariables(s.model)
-	return saveError(prefix, vars, err)
+	if err = saveError(prefix, vars, err); errors.As(err, new(*SaveError)) {
+		return err
+	}
+	return fmt.Errorf("save %s: %w", prefix, err)
 }
 
 // Restore sets all variables from the files of Save, or from a complete checkpoint such as the
@@ -109,27 +121,52 @@ type SaveError struct {
 	Op string
 	// Path is the prefix or the folder.
 	Path string
+	// Needs is the approximate size of the files.
+	Needs memory.Bytes
+	// Free is the free space on the disk.
+	Free memory.Reading
 	// Err is the file system's error, such as syscall.ENOSPC, EROFS or EACCES.
 	Err error
 }
 
-func (e *SaveError) Error() string { return fmt.Sprintf("%s %s: %v", e.Op, e.Path, e.Err) }
+func (e *SaveError) Error() string {
+	text := fmt.Sprintf("%s %s: %v", e.Op, e.Path, e.Err)
+	if e.Free.OK && files.Full(e.Err) {
+		text += fmt.Sprintf(" (it needs about %s, %s are free)", e.Needs, e.Free)
+	}
+	return text
+}
 
 func (e *SaveError) Unwrap() error { return e.Err }
 
-// saveError returns a SaveError if a test file cannot be written beside the prefix, or the disk has too little
-// space for the variables. Otherwise it describes err, TensorFlow's error. A test file is necessary because
-// TensorFlow's error has the cause only as text. TensorFlow has already removed its own files.
+// diskCodes lists the codes that TensorFlow has for errors of the file system. It uses them for
+// other errors, too. TensorFlow 2.21 returned RESOURCE_EXHAUSTED for ENOSPC, PERMISSION_DENIED for
+// EROFS and EPERM, and NOT_FOUND for ENOENT. absl::ErrnoToStatusCode maps EDQUOT and EMFILE like
+// ENOSPC, EACCES like EPERM, and EIO to UNKNOWN.
+var diskCodes = []string{"RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "NOT_FOUND", "UNKNOWN"}
+
+// saveError returns a SaveError if a test file cannot be written beside the prefix, and otherwise
+// err, TensorFlow's error. A test file is necessary because TensorFlow's error has the cause only
+// as text. TensorFlow has already removed its own files.
 func saveError(prefix string, vars []savedmodels.Variable, err error) error {
-	if errors.As(err, new(*tfbind.Error)) && !remote(prefix) {
-		if why := files.Writable(filepath.Dir(prefix), saveBytes(vars)); why != nil {
-			return &SaveError{"save", prefix, files.Cause(why)}
-		}
+	var failed *tfbind.Error
+	if !errors.As(err, &failed) || !slices.Contains(diskCodes, failed.Code) || remote(prefix) {
+		return err
 	}
-	if err != nil {
-		err = fmt.Errorf("save %s: %w", prefix, err)
+	needs := saveBytes(vars)
+	why := files.Writable(filepath.Dir(prefix), needs)
+	if why == nil {
+		return err
 	}
-	return err
+	return newSaveError("save", prefix, needs, files.Cause(why))
+}
+
+func newSaveError(op, path string, needs int64, err error) *SaveError {
+	e := &SaveError{Op: op, Path: path, Needs: memory.Bytes(needs), Err: err}
+	if free, ok := files.FreeSpace(filepath.Dir(filepath.Clean(path))); ok {
+		e.Free = memory.Known(memory.Bytes(free))
+	}
+	return e
 }
 
 // saveBytes estimates the size of the files of Save. It counts names twice, because TensorFlow

@@ -25,16 +25,16 @@ import (
 // SaveModel replaces a SavedModel at dir atomically. If the process is killed during the
 // replacement, both models can remain in a folder .DIR.tmp-* beside dir. The next SaveModel or
 // CheckOutput for dir cleans up, on a file system with locks. SaveModel fails if dir has other
-// content. An error of the file system is a
+// content or is inside the folder of the model being trained. An error of the file system is a
 // *SaveError.
 //
 // Each complete function is called with the folder of the new files before it replaces dir, for
 // example to add a file. The file SHA256SUMS has the hashes of all files.
 func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(dir string) error) error {
-	if err := replaceable(dir); err != nil {
+	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err
 	}
-	return modelError(dir, s.writeModel(ctx, dir, complete))
+	return s.modelError(dir, s.writeModel(ctx, dir, complete))
 }
 
 // writeFiles writes a SavedModel with its manifest to a new folder, and syncs it.
@@ -128,19 +128,31 @@ func tidy(dir string) {
 	})
 }
 
-// replaceable rejects a folder that has other content than a SavedModel.
-func replaceable(dir string) error {
+// replaceable rejects a folder that has other content than a SavedModel or is inside the folder
+// of the original model.
+func replaceable(dir, model string) error {
+	if err := outside(dir, model); err != nil {
+		return fmt.Errorf("save model to %s: %w", dir, err)
+	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return modelError(dir, err)
+		return newSaveError("save model to", dir, 0, files.Cause(err))
 	}
 	isModel := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "saved_model.pb" })
 	if len(entries) > 0 && !isModel {
 		return fmt.Errorf("save model to %s: the folder holds something other than a SavedModel (%s); choose another "+
 			"folder or empty it", dir, entries[0].Name())
+	}
+	return nil
+}
+
+// outside returns an error if dir is, or would be, inside the folder of a model.
+func outside(dir, model string) error {
+	if files.Within(dir, model) && !files.Same(dir, model) {
+		return fmt.Errorf("the folder is inside the model %s; choose another folder", model)
 	}
 	return nil
 }
@@ -152,7 +164,7 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 	if model == nil {
 		return errNoModel
 	}
-	if err := replaceable(dir); err != nil {
+	if err := replaceable(dir, model.Dir); err != nil {
 		return err
 	}
 	tidy(filepath.Clean(dir)) // remains of a model take space
@@ -162,13 +174,11 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 // checkSpace returns a SaveError if a model cannot be saved to dir for lack of space or rights in
 // the folder parent, which it creates.
 func checkSpace(dir, parent string, model *savedmodels.Model) error {
-	needs := saveBytes(model.Variables)
-	for name := range copied(model) {
-		if info, err := os.Stat(filepath.Join(model.Dir, name)); err == nil { // copying reports the error
-			needs += info.Size()
-		}
+	needs := modelBytes(model)
+	if err := files.WritableDir(parent, needs); err != nil {
+		return newSaveError("save model to", dir, needs, files.Cause(err))
 	}
-	return modelError(dir, files.WritableDir(parent, needs))
+	return nil
 }
 
 // copied iterates over the files of a SavedModel that a trained model has, too: all but the variables,
@@ -197,15 +207,25 @@ func copyModel(m *savedmodels.Model, to string) error {
 
 // modelError returns an error of saving a model to dir. It is a *SaveError if the file system refused. A
 // missing file is not an error of the disk: the original model lacks it.
-func modelError(dir string, err error) error {
+func (s *Session) modelError(dir string, err error) error {
 	var saving *SaveError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &saving):
-		return &SaveError{"save model to", dir, saving.Err}
+		return newSaveError("save model to", dir, modelBytes(s.model), saving.Err)
 	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
-		return &SaveError{"save model to", dir, files.Cause(err)}
+		return newSaveError("save model to", dir, modelBytes(s.model), files.Cause(err))
 	}
 	return fmt.Errorf("save model to %s: %w", dir, err)
+}
+
+func modelBytes(m *savedmodels.Model) int64 {
+	sum := saveBytes(m.Variables)
+	for name := range copied(m) {
+		if info, err := os.Stat(filepath.Join(m.Dir, name)); err == nil { // copying reports the error
+			sum += info.Size()
+		}
+	}
+	return sum
 }

@@ -31,7 +31,7 @@ func (s *Session) SaveVersion(ctx context.Context, dir string, complete ...func(
 		return "", err
 	}
 	path, err = s.writeVersion(ctx, dir, complete)
-	return path, modelError(dir, err)
+	return path, s.modelError(dir, err)
 }
 
 func (s *Session) writeVersion(ctx context.Context, dir string, complete []func(string) error) (path string,

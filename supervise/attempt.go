@@ -1,16 +1,21 @@
 package supervise
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"regexp"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"steadyfit/internal/child"
+	"steadyfit/internal/tfprocess"
 )
 
 type attempt struct {
@@ -35,9 +40,16 @@ func (a *attempt) code() int {
 func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	began := time.Now()
 	a := &attempt{crash: Crash{Attempt: p.next.Attempt}}
-	stderr := &relay{parent: p}
+	stderr := &relay{w: p.Stderr, out: p.out, ended: make(chan struct{})}
 	command := child.Command{Args: p.args, Env: p.Env, Variable: child.SupervisedEnv, Spec: p.next, Stdout: os.Stdout,
 		Log: stderr}
+	environ := slices.Concat(p.Env, os.Environ())
+	if stderr.hide = hidden[tfprocess.Lookup(environ, tfprocess.LogLevel)]; stderr.hide != nil {
+		command.Env = append(slices.Clone(p.Env), tfprocess.LogLevel+"="+tfprocess.LogWarnings)
+	}
+	if p.terminal != nil {
+		command.Files = []*os.File{p.terminal}
+	}
 	var err error
 	// The end of ctx must not kill the child: the parent sends it a signal instead.
 	if a.Process, err = child.Start(context.WithoutCancel(ctx), command); err != nil {
@@ -46,7 +58,11 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	}
 	p.log(slog.LevelDebug, "the training process was started", "attempt", p.next.Attempt, "pid", a.PID())
 	p.watch(ctx, a, a.Messages(), a.Exited(), stderr)
+	close(stderr.ended)
 	exit := a.End(func(line []byte) { p.hear(a, line) })
+	if len(stderr.rest) > 0 {
+		_, _ = stderr.Write([]byte("\n"))
+	}
 	c := &a.crash
 	c.Lasted, c.OutOfMemory, c.Cause = exit.Time.Sub(began), exit.OutOfMemory, exit.Cause
 	if a.end != nil {
@@ -156,17 +172,44 @@ func (p *parent) warn(err error) {
 	}
 }
 
-// relay copies the standard error of a child to the parent's.
+// hidden matches the lines that TensorFlow does not log at a level (tfprocess.LogLevel). Its kernels may crash after a
+// warning that memory is short, and child.Exit reports that, so a child always logs warnings.
+var hidden = map[string]*regexp.Regexp{
+	"2": regexp.MustCompile(`(?m)^(W\d{4} |\d{4}-\d\d-\d\d \S+ W |WARNING: All log messages before absl::).*\n`),
+	"3": regexp.MustCompile(`(?m)^([WE]\d{4} |\d{4}-\d\d-\d\d \S+ [WE] |WARNING: All log messages before absl::).*\n`),
+}
+
+// relay copies the standard error of a child to out.
 type relay struct {
-	*parent
-	stuck atomic.Bool // while it waits for a reader
+	w   io.Writer
+	out chan<- func()
+	// hide matches lines that are not copied; nil copies all. rest is the beginning of a line that may be one.
+	hide *regexp.Regexp
+	rest []byte
+	// ended is closed when the child has ended. Output that does not fit in out is then dropped.
+	ended chan struct{}
+	stuck atomic.Bool
 }
 
 func (r *relay) Write(b []byte) (int, error) {
+	part := bytes.Clone(b)
+	if r.hide != nil {
+		r.rest = append(r.rest, b...)
+		end := bytes.LastIndexByte(r.rest, '\n') + 1
+		part = r.hide.ReplaceAll(r.rest[:end], nil)
+		r.rest = append(r.rest[:0], r.rest[end:]...)
+	}
+	write := func() { _, _ = r.w.Write(part) } // a write error must not affect the child
+	select {
+	case r.out <- write:
+		return len(b), nil
+	default:
+	}
 	r.stuck.Store(true)
 	defer r.stuck.Store(false)
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	_, _ = r.Stderr.Write(b) // a write error must not affect the child
+	select {
+	case r.out <- write:
+	case <-r.ended:
+	}
 	return len(b), nil
 }

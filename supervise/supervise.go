@@ -35,6 +35,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/term"
+
 	"steadyfit/internal/child"
 )
 
@@ -77,7 +79,8 @@ type Options struct {
 	Result any `json:"-"`
 	// Log receives messages about crashes and restarts; nil discards them.
 	Log *slog.Logger
-	// Stderr receives the child's standard error; nil means os.Stderr.
+	// Stderr receives the child's standard error; nil means os.Stderr. If Stderr is a terminal,
+	// Worker.Terminal writes to it.
 	Stderr io.Writer
 
 	// Only tests set the fields below: the deadline before the first step, the program, and the
@@ -248,7 +251,7 @@ func Run(ctx context.Context, o Options, task string, spec any) error {
 	p.next.Task, p.next.Spec = task, text
 	signal.Notify(p.signals, endSignals()...)
 	defer signal.Stop(p.signals)
-	return p.attempts(ctx)
+	return p.run(ctx)
 }
 
 // endSignals returns the signals that ask a training to end. Signals that this process ignores, as
@@ -265,28 +268,37 @@ func endSignals() (list []os.Signal) {
 type parent struct {
 	Options
 	// next is the specification for the next child.
-	next    spec
-	signals chan os.Signal
+	next     spec
+	terminal *os.File
+	signals  chan os.Signal
 	// crashes has the crashes since the last progress, and restarts is the number of all crashes. from is the
 	// latest step with which an attempt began. memoryStep is the step of the last crash for lack of memory.
 	crashes          []Crash
 	restarts         int
 	from, memoryStep int64
-	// writing is held while a message or the output of the child is written.
-	writing sync.Mutex
+	// out is a queue of output. A goroutine writes it, because the parent must not wait for a
+	// terminal.
+	out chan func()
 	// interrupted is true after a signal to end. ending is true after the child was asked to end,
 	// or if no child is to be started.
 	interrupted, ending bool
 }
 
+// outQueue is the maximum number of log lines and of pieces of the child's standard error (up to 32 KiB)
+// that wait for a reader. The child waits while the queue is full.
+const outQueue = 64
+
 func newParent(o Options) *parent {
-	p := &parent{Options: o, signals: make(chan os.Signal, 16)}
+	p := &parent{Options: o, signals: make(chan os.Signal, 16), out: make(chan func(), outQueue)}
 	p.startDeadline = cmp.Or(p.startDeadline, 10*p.Deadline)
 	p.Restarts = max(0, cmp.Or(p.Restarts, 5))
 	p.Backoff = cmp.Or(p.Backoff, time.Second)
 	p.Grace = cmp.Or(p.Grace, max(p.Deadline, 5*time.Minute))
 	p.Log = cmp.Or(p.Log, slog.New(slog.DiscardHandler))
 	p.Stderr = cmp.Or[io.Writer](p.Stderr, os.Stderr)
+	if file, ok := p.Stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		p.terminal = file
+	}
 	if p.after == nil {
 		p.after = time.After
 	}
@@ -296,14 +308,39 @@ func newParent(o Options) *parent {
 			return t.C, t.Stop
 		}
 	}
-	p.next = spec{Grace: p.Grace, KillOrphan: p.KillOrphan}
+	p.next = spec{Grace: p.Grace, KillOrphan: p.KillOrphan, Terminal: p.terminal != nil}
 	return p
 }
 
+// log appends a line to the queue of output, or drops it if the queue is full.
 func (p *parent) log(level slog.Level, text string, args ...any) {
-	p.writing.Lock()
-	defer p.writing.Unlock()
-	p.Log.Log(context.Background(), level, text, args...)
+	select {
+	case p.out <- func() { p.Log.Log(context.Background(), level, text, args...) }:
+	default:
+	}
+}
+
+func (p *parent) run(ctx context.Context) error {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		for write := range p.out {
+			write()
+		}
+	}()
+	err := p.attempts(ctx)
+	close(p.out)
+	p.await(written)
+	return err
+}
+
+// await returns when the queue has been written, or at a signal: without a reader, writing would block
+// forever.
+func (p *parent) await(written <-chan struct{}) {
+	select {
+	case <-written:
+	case <-p.signals:
+	}
 }
 
 func (p *parent) attempts(ctx context.Context) error {

@@ -30,8 +30,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
 	"steadyfit/internal/child"
+	"steadyfit/internal/tfprocess"
 )
 
 // The test binary is also the program that runs a task: with scriptEnv set, main only calls Init and Run, and
@@ -174,6 +177,15 @@ var scripts = map[string]script{
 		say("F0000 00:00:00 check.cc:1] Check failed: x == y\nmore")
 		die(syscall.SIGABRT)
 	}),
+	"writesdies": func(_ context.Context, w *Worker) error {
+		if w.Status().Attempt > 1 {
+			return leave("again", "%d", w.Status().Attempt)
+		}
+		w.Alive(1)
+		say("a last word")
+		die(syscall.SIGKILL)
+		return nil
+	},
 	"unread": func(_ context.Context, w *Worker) error {
 		if w.Status().Attempt > 1 {
 			say("nobody reads this either")
@@ -274,8 +286,11 @@ var scripts = map[string]script{
 			say("memory crashes %d", w.Status().MemoryCrashes)
 			return nil
 		}
-		say("2026-11-22 20:14:33.473431: W tensorflow/core/framework/op_kernel.cc:1842] OP_REQUIRES failed at " +
-			"conv.cc:1 : RESOURCE_EXHAUSTED: OOM when allocating tensor with shape[8]")
+		say("epoch 1\nE0000 00:00:1.1 2790 a.cc:1] an error")
+		if os.Getenv(tfprocess.LogLevel) <= tfprocess.LogWarnings {
+			say("2026-11-22 20:14:33.473431: W tensorflow/core/framework/op_kernel.cc:1842] OP_REQUIRES failed at " +
+				"conv.cc:1 : RESOURCE_EXHAUSTED: OOM when allocating tensor with shape[8]")
+		}
 		fmt.Fprint(os.Stderr, "no end")
 		die(syscall.SIGSEGV)
 		return nil
@@ -295,6 +310,12 @@ var scripts = map[string]script{
 		}
 	},
 	"sums": sums,
+	"draws": func(_ context.Context, w *Worker) error {
+		file, ok := w.Terminal(os.Stderr).(*os.File)
+		fmt.Fprintf(w.Terminal(os.Stderr), "terminal %v %v %v\n", ok && term.IsTerminal(int(file.Fd())), file != os.Stderr,
+			term.IsTerminal(2))
+		return nil
+	},
 }
 
 var hogged [][]byte
@@ -591,7 +612,7 @@ func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
 	clock, exited, lines := make(chan time.Time), make(chan struct{}), make(chan []byte)
 	p.startDeadline = time.Minute
 	p.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
-	stderr := &relay{}
+	stderr := &relay{w: newSink()}
 	stderr.stuck.Store(true)
 	a := &attempt{} // it has no process that could be killed
 	done := make(chan struct{})
@@ -601,6 +622,48 @@ func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
 	}
 	close(exited)
 	<-done
+}
+
+// stuckWriter blocks until it is released.
+type stuckWriter struct{ letGo chan struct{} }
+
+func (w stuckWriter) Write(b []byte) (int, error) {
+	<-w.letGo
+	return len(b), nil
+}
+
+// A child that crashes while nobody reads its output is restarted.
+func TestSuperviseRestartsBehindAStuckTerminal(t *testing.T) {
+	tr := newTrial(t, "writesdies")
+	w := stuckWriter{make(chan struct{})}
+	tr.Stderr, tr.Log = w, slog.New(slog.NewTextHandler(w, nil))
+	done := make(chan error, 1)
+	go func() { done <- tr.run() }()
+	path := filepath.Join(tr.dir, "again")
+	require.Eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, time.Minute, time.Millisecond)
+	close(w.letGo)
+	require.NoError(t, <-done)
+}
+
+// Output beyond the size of the queue blocks the child until it ends.
+func TestPassingOnWithoutAReader(t *testing.T) {
+	out := make(chan func(), 2)
+	p := &relay{w: newSink(), out: out, ended: make(chan struct{})}
+	var tail child.Tail
+	w := io.MultiWriter(&tail, p) // like child.Process
+	for range 2 {
+		_, err := w.Write([]byte("a"))
+		require.NoError(t, err)
+	}
+	assert.False(t, p.stuck.Load())
+	done := make(chan struct{})
+	go func() { defer close(done); _, _ = w.Write([]byte("b")) }()
+	require.Eventually(t, p.stuck.Load, time.Minute, time.Millisecond)
+	close(p.ended)
+	<-done
+	assert.False(t, p.stuck.Load())
+	assert.Len(t, out, 2)
+	assert.Equal(t, "aab", tail.String())
 }
 
 func TestSuperviseGraceCoversTheDeadline(t *testing.T) {
@@ -679,14 +742,23 @@ func TestSuperviseCountsMemoryCrashes(t *testing.T) {
 	assert.Equal(t, []string{"0", "1", "2", "1", "0"}, counts)
 }
 
-// The lack of memory of a kernel is noticed by the warning of TensorFlow.
-func TestSuperviseCrashOfAKernel(t *testing.T) {
-	tr := newTrial(t, "kernel")
-	require.NoError(t, tr.run())
-	text := tr.sink.String()
-	assert.Contains(t, text, "memory crashes 1\n")
-	assert.Contains(t, text, "OOM")
-	assert.Contains(t, text, "no end")
+// The lack of memory of a kernel is noticed at each level of TensorFlow's log, and the output has the lines of the level.
+func TestSuperviseCrashOfAKernelAtEachLogLevel(t *testing.T) {
+	for level, shown := range map[string][2]bool{"0": {true, true}, "1": {true, true}, "2": {false, true}, "3": {}} {
+		for _, env := range [][]string{nil, {tfprocess.LogLevel + "=" + level}} {
+			tr := newTrial(t, "kernel")
+			t.Setenv(tfprocess.LogLevel, level)
+			if tr.Env = append(tr.Env, env...); env != nil {
+				t.Setenv(tfprocess.LogLevel, "0")
+			}
+			require.NoError(t, tr.run())
+			text := tr.sink.String()
+			assert.Contains(t, text, "memory crashes 1\n")
+			assert.Equal(t, shown, [2]bool{strings.Contains(text, "OOM"), strings.Contains(text, "an error")}, level)
+			assert.Contains(t, text, "epoch 1\n")
+			assert.Contains(t, text, "no end")
+		}
+	}
 }
 
 func TestSuperviseAgainStartsAtOnce(t *testing.T) {
@@ -703,6 +775,32 @@ func TestSuperviseRetriesWhatAsksForIt(t *testing.T) {
 	tr := newTrial(t, "retry")
 	require.NoError(t, tr.run())
 	assert.Contains(t, tr.sink.String(), "reason restart 1: no memory")
+}
+
+// A signal ends the wait for a reader of the last output.
+func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
+	p := newParent(Options{})
+	said := make(chan struct{})
+	p.signals <- os.Interrupt
+	p.await(said)
+	assert.Empty(t, p.signals)
+	close(said)
+	p.await(said)
+
+	tr := newTrial(t, "finishes")
+	stuck := stuckWriter{make(chan struct{})}
+	defer close(stuck.letGo)
+	tr.Stderr, tr.Log = stuck, slog.New(slog.NewTextHandler(stuck, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	p = newParent(tr.Options)
+	done := make(chan error)
+	go func() { done <- p.run(t.Context()) }()
+	for {
+		select {
+		case p.signals <- syscall.SIGTERM: // the first signals may still go to the child
+		case <-done:
+			return
+		}
+	}
 }
 
 func TestSuperviseCannotStart(t *testing.T) {
@@ -965,8 +1063,34 @@ func TestUnsupervised(t *testing.T) {
 	var w *Worker
 	w.Alive(1)
 	assert.Zero(t, w.Status())
+	assert.Same(t, os.Stderr, w.Terminal(os.Stderr))
 	require.Error(t, w.Restart("reset"))
 	assert.NotErrorIs(t, w.Restart("reset"), ErrRestart)
+}
+
+// A progress bar is written to the terminal of the parent, although the child's standard error is a pipe.
+func TestSuperviseScreen(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("needs a terminal: %v", err)
+	}
+	defer master.Close()
+	require.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("needs a terminal: %v", err)
+	}
+	defer slave.Close()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), scriptEnv+"=draws")
+	cmd.Stderr = slave
+	require.NoError(t, cmd.Run())
+	buffer := make([]byte, 1000)
+	n, err := master.Read(buffer)
+	require.NoError(t, err)
+	assert.Equal(t, "terminal true true false\r\n", string(buffer[:n]))
 }
 
 func TestSuperviseMarkedByHand(t *testing.T) {

@@ -82,9 +82,8 @@ type Config struct {
 	Autotune Choice
 	// CacheFeatures selects whether the part of the model that training does not change is computed
 	// once per sample instead of in every step (savedmodels.Features). Auto does so if the first
-	// steps have the same bits and the measured times promise a faster training, and otherwise
-	// reports the reason. On does so even if steps round differently, and makes Run fail if it is
-	// impossible. Empty never does so.
+	// steps have the same bits, and otherwise reports the reason. On does so even if steps round
+	// differently, and makes Run fail if it is impossible. Empty never does so.
 	CacheFeatures Choice
 	// Allocator is the malloc of the process: jemalloc, tcmalloc or mimalloc, if installed, or
 	// "mmap", which returns large blocks to the system when they are freed. Empty changes nothing.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"regexp"
 	"strings"
 	"syscall"
 
+	"steadyfit/data"
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/texts"
 	"steadyfit/option"
@@ -48,12 +51,17 @@ func unusable(err error) error {
 	return &train.InputError{Err: err}
 }
 
+// kind matches the text of a kind of error, such as data.ErrFormat, which package data puts at the
+// end of a line. Only programs need it, so message removes it.
+var kind = regexp.MustCompile(fmt.Sprintf(`(?m)(; .*): (?:%v|%v|%v|%v)( \(|$)`, data.ErrFormat, data.ErrUnsupported,
+	data.ErrField, fs.ErrNotExist))
+
 // message returns the text of an error with flags instead of options.
 func message(err error) string {
 	if errors.Is(err, session.ErrNoGPU) {
 		err = fmt.Errorf("%w\nsteadyfit doctor --gpu says what is missing", err)
 	}
-	return printable(option.Text(err, flagName))
+	return printable(kind.ReplaceAllString(option.Text(err, flagName), "$1$2"))
 }
 
 // blanks are kept by printable. Errors of protobuf have a no-break space in some builds.

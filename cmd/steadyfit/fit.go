@@ -22,7 +22,7 @@ import (
 
 func newFit(s *settings) *cobra.Command {
 	return &cobra.Command{
-		Use:   "fit",
+		Use: "fit", SuggestFor: []string{"train"},
 		Short: "Train a SavedModel",
 		Long: `Train a SavedModel on a dataset and write the trained SavedModel.
 

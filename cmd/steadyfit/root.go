@@ -28,10 +28,19 @@ code of the program.`,
   steadyfit inspect out/digits
   steadyfit doctor`,
 		SilenceErrors: true, SilenceUsage: true,
-		Args: func(cmd *cobra.Command, args []string) error { return argumentError(cmd, cobra.NoArgs(cmd, args)) },
+		SuggestionsMinimumDistance: 2,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(cmd, args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			s.given = cmd.Flags().Changed
+			if !s.configuring {
+				warnUnknown(stderr)
+			}
 			return settle(cmd.Flags(), s.configFile)
 		},
 	}
@@ -55,8 +64,11 @@ code of the program.`,
 
 // parseError returns the usage error for flags that cobra cannot parse.
 func parseError(cmd *cobra.Command, err error) error {
-	if errors.As(err, new(*pflag.InvalidValueError)) {
-		return usagef("%w", err)
+	switch {
+	case errors.As(err, new(*pflag.InvalidValueError)):
+		return usagef("%w", flagError(err))
+	case !cmd.HasParent() && cmd.Flags().NArg() > 0:
+		return unknownCommand(cmd, cmd.Flags().Arg(0))
 	}
 	return argumentError(cmd, err)
 }
@@ -66,6 +78,14 @@ func argumentError(cmd *cobra.Command, err error) error {
 		return nil
 	}
 	return usagef("%w; see %s --help", err, cmd.CommandPath())
+}
+
+func unknownCommand(root *cobra.Command, name string) error {
+	meant := ""
+	if like := root.SuggestionsFor(name); len(like) > 0 {
+		meant = "; did you mean " + like[0] + "?"
+	}
+	return usagef("unknown command %q%s; see %s --help", name, meant, root.CommandPath())
 }
 
 func noArguments(cmd *cobra.Command, args []string) error {

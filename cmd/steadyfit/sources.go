@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -12,7 +13,11 @@ import (
 	"github.com/spf13/pflag"
 	"gopkg.in/yaml.v3"
 
+	"steadyfit/internal/autotune"
+	"steadyfit/internal/child"
 	"steadyfit/internal/files"
+	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/tflibrary"
 )
 
@@ -43,7 +48,7 @@ func settle(flags *pflag.FlagSet, path string) error {
 			return
 		}
 		if e := flags.Set(f.Name, text); e != nil {
-			err = usagef("%s: %w", source, e)
+			err = usagef("%s: %w", source, flagError(e))
 		}
 	})
 	return err
@@ -55,6 +60,22 @@ func fromEnvironment(flag string) (variable, value string, ok bool) {
 	variable = envName(flag)
 	value = os.Getenv(variable)
 	return variable, value, value != "" && variable != tflibrary.EnvLibrary
+}
+
+// warnUnknown warns of variables STEADYFIT_* without a flag, such as misspelt ones.
+func warnUnknown(stderr io.Writer) {
+	known := []string{worker.Env, child.SupervisedEnv, autotune.Env, memlayer.WatchEnv, memlayer.WatchEnv + "_PREFIX"}
+	for name := range flagNames() {
+		known = append(known, envName(name))
+	}
+	for _, kv := range os.Environ() {
+		name, value, _ := strings.Cut(kv, "=")
+		// Tests set other variables with this prefix.
+		if strings.HasPrefix(name, envPrefix) && !slices.Contains(known, name) && value != "" &&
+			!strings.HasPrefix(name, envPrefix+"TEST_") {
+			fmt.Fprintf(stderr, "steadyfit: warning: the variable %s is set, but no flag has that name\n", name)
+		}
+	}
 }
 
 // maxConfig is the maximum size of a configuration file.

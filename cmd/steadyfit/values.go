@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"steadyfit/fit"
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
@@ -120,7 +122,7 @@ func newDuration(p *time.Duration, least time.Duration) *value {
 		d, err := time.ParseDuration(text)
 		switch {
 		case err != nil:
-			return errors.New("expected a duration, as in 30s or 5m")
+			return errors.New(expected["duration"])
 		case d < least && least == 0:
 			return errors.New("expected 0 or more")
 		case d < least:
@@ -142,7 +144,11 @@ func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
 		case n == 0:
 			return errors.New("expected more than 0; leave it out to have no limit")
 		case n < least:
-			return fmt.Errorf("%v is too small for any training; a number alone is in bytes", n)
+			meant := ""
+			if f, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil {
+				meant = fmt.Sprintf("; a number alone is in bytes: did you mean %gMiB?", f)
+			}
+			return fmt.Errorf("%v is too small for any training%s", n, meant)
 		}
 		*p = T(n)
 		return nil
@@ -213,6 +219,35 @@ func newInterval(steps, epochs *int, text string) *value {
 		}
 		return errors.New("expected a number of steps or epochs, as in 500steps or 2epochs")
 	})
+}
+
+// expected describes the values of flags of package pflag, by their type.
+var expected = map[string]string{
+	"bool":     "expected true or false",
+	"int":      "expected a whole number",
+	"int64":    "expected a whole number",
+	"uint64":   "expected a whole number, 0 or more",
+	"intSlice": "expected whole numbers, as in 0,1",
+	"float64":  "expected a number",
+	"duration": "expected a duration, as in 30s or 5m",
+}
+
+// flagError rewrites the error of an invalid value. It returns other errors unchanged.
+func flagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	flag, text, cause := invalid.GetFlag(), invalid.GetValue(), invalid.Unwrap()
+	if text == "" || strings.ContainsAny(text, " \t\n") {
+		text = strconv.Quote(text)
+	}
+	if why, ok := expected[flag.Value.Type()]; ok {
+		if _, ours := flag.Value.(*value); !ours {
+			cause = errors.New(why)
+		}
+	}
+	return fmt.Errorf("--%s %s: %w", flag.Name, text, cause)
 }
 
 func (s *settings) setValidation(text string) error {

@@ -1,7 +1,10 @@
 package autotune
 
 import (
+	"os"
+
 	"steadyfit/gpuopts"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/session"
 )
 
@@ -11,7 +14,7 @@ import (
 // cores: other options, such as the number of inter-op threads, do not change results.
 type Rounding struct {
 	Compiled bool
-	// Loop reports several steps per execution in the single-threaded executor. With oneDNN,
+	// Loop reports several steps per execution in the single-threaded executor with oneDNN.
 	// TensorFlow does not rewrite the loop of train_n to oneDNN kernels there, so the results are
 	// those of plain steps without oneDNN.
 	Loop bool
@@ -30,7 +33,7 @@ type Rounding struct {
 // RoundingOf returns the options that change how train steps round.
 func RoundingOf(o session.Options) Rounding {
 	r := Rounding{Compiled: o.Compiled, IntraThreads: o.Device.IntraThreads, OneDNN: o.Device.OneDNN}
-	r.Loop = o.StepsPerExecution > 1 && o.Device.Executor == gpuopts.SingleThreaded
+	r.Loop = o.StepsPerExecution > 1 && o.Device.Executor == gpuopts.SingleThreaded && usesOneDNN(o.Device.OneDNN)
 	if o.MicroBatches > 1 {
 		r.MicroBatches = o.MicroBatches
 	}
@@ -38,4 +41,17 @@ func RoundingOf(o session.Options) Rounding {
 		r.StepsPerExecution = o.StepsPerExecution
 	}
 	return r
+}
+
+// usesOneDNN reports whether steps use oneDNN: by the option, or else by the open library, or else by the
+// environment.
+func usesOneDNN(set string) bool {
+	if set != "" {
+		return set == "on"
+	}
+	if on, known := tfprocess.OneDNN(); known {
+		return on
+	}
+	on, isSet := tfprocess.ParseBool(os.Getenv("TF_ENABLE_ONEDNN_OPTS"))
+	return on || !isSet
 }

@@ -36,10 +36,11 @@ import (
 	"steadyfit/internal/cgroup"
 )
 
-// File descriptors of a child.
+// File descriptors of a child. Command.Files begin at FilesFD.
 const (
 	MessagesFD = 3
 	requestsFD = 4
+	FilesFD    = 5
 )
 
 // SupervisedEnv is the variable with the specification of a child of supervise.Run, which unsets it.
@@ -56,7 +57,8 @@ type Command struct {
 	Spec     any
 	Stdout   *os.File
 	// Log receives a copy of the child's standard error, unless it is nil.
-	Log io.Writer
+	Log   io.Writer
+	Files []*os.File
 	// KillWithParent makes the kernel kill the child when the parent ends.
 	KillWithParent bool
 }
@@ -127,7 +129,7 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		p.oom = cgroup.NewOOMCounter(os.Getpid())
 		p.cmd = &exec.Cmd{
 			Path: path, Args: c.Args, Env: append(append(os.Environ(), c.Env...), c.Variable+"="+string(spec)),
-			Stderr: log, ExtraFiles: []*os.File{messages, requests},
+			Stderr: log, ExtraFiles: append([]*os.File{messages, requests}, c.Files...),
 			SysProcAttr: attributes(c.KillWithParent),
 		}
 		if c.Stdout != nil {
@@ -297,10 +299,10 @@ func Connect(variable string, spec any) (*Parent, error) {
 	p := &Parent{}
 	err := json.Unmarshal([]byte(os.Getenv(variable)), spec)
 	if err == nil {
-		p.Messages, err = inherited(MessagesFD)
+		p.Messages, err = Inherited(MessagesFD, syscall.S_IFIFO)
 	}
 	if err == nil {
-		p.Requests, err = inherited(requestsFD)
+		p.Requests, err = Inherited(requestsFD, syscall.S_IFIFO)
 	}
 	if err == nil {
 		err = os.Unsetenv(variable)

@@ -238,7 +238,8 @@ func (r *recorder) kept(out *Report, slope float64, own bool) bool {
 	var agree, small []part
 	for key, last := range r.containers {
 		span := r.span(last, out.kind)
-		gone := key.of.ended && key.of != r.main && r.last.Sub(key.of.endedAt) > time.Second
+		stays := key.of == r.main && len(r.main.Steps) > 0
+		gone := key.of.ended && !stays && r.last.Sub(key.of.endedAt) > time.Second
 		if span <= 0 || last.Own != own || gone || last.search < key.of.searches-1 { // it does not grow any more
 			continue
 		}
@@ -393,8 +394,9 @@ func (r *recorder) note(out *Report, kind string) {
 func (r *recorder) noteCause(out *Report) {
 	searched := func(p *peer) bool { return p.searches > 0 }
 	if python, _ := r.injected(); python && out.Cause == unknown && !slices.ContainsFunc(r.peers, searched) {
-		out.Notes = append(out.Notes, "Containers of Python were not looked for, since the program ended too early, or its "+
-			"main thread ran no Python code.")
+		out.Notes = append(out.Notes, "Containers of Python were not looked for: the program ended too early, handles "+
+			"SIGURG, or its main thread waited in calls that a signal may end. Python's tracemalloc finds the lines that "+
+			"allocate.")
 	}
 	if r.main != nil && len(r.main.Missed) > 0 {
 		out.Notes = append(out.Notes, "The probe could not follow all of the program: "+texts.Some(r.main.Missed))

@@ -162,8 +162,8 @@ func (r *Report) fromFree(v memory.Verdict) {
 	}
 	r.hidden = true
 	more := memory.Bytes(max(used.Estimate, blocks.Estimate*blockSize))
-	r.Notes = append(r.Notes, fmt.Sprintf("The program allocates %v more per %s, so far from memory that it had freed. "+
-		"Its memory grows once this is used up: let it run longer.", more, r.Unit))
+	r.Notes = append(r.Notes, fmt.Sprintf("The program allocates %v more per %s, so far from memory that it has. "+
+		"Its memory may grow once this is used up: let it run longer.", more, r.Unit))
 }
 
 // early makes the verdict undecided since a program without steps was watched for too short a time.

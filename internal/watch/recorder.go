@@ -6,8 +6,9 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"steadyfit/memory"
 )
@@ -132,10 +133,15 @@ func (r *recorder) receive(m message) {
 	}
 	if m.Counts != nil {
 		p.Counts = m.Counts
-		r.main = cmp.Or(r.main, p)
+		if r.main == nil || r.main.ended && len(r.main.Steps) == 0 {
+			r.main = p
+		}
 	}
 	if m.ended {
 		p.ended, p.endedAt = true, time.Now()
+		if p.Counts == nil && p != r.peers[0] { // it has told nothing
+			r.peers = slices.DeleteFunc(r.peers, func(other *peer) bool { return other == p })
+		}
 	}
 	if m.Mark != nil {
 		r.marked(p, m)
@@ -185,6 +191,9 @@ func (r *recorder) marked(p *peer, m message) {
 func (r *recorder) next(held memory.Bytes, end bool) answer {
 	if r.searched == 0 {
 		r.first = held
+	}
+	if held < r.searched*9/10 { // the program has freed memory
+		r.searched = held
 	}
 	if from := cmp.Or(r.searched, 1); float64(held-from) >= max(wholeBudget*float64(from), float64(minuteBudget))/2 ||
 		end && float64(held-r.first) >= wholeBudget*float64(r.first) {
@@ -239,10 +248,10 @@ func (r *recorder) ask() {
 		r.asked = time.Now()
 	}
 	for _, p := range r.peers {
-		p.due = (p.due || due) && p.Hello.Asked
+		p.due = (p.due || due) && p.Hello.Asked && !p.ended
 		if p.due && r.tree.members[p.pid] != nil && interruptible(p.pid) {
 			p.due = false
-			_ = syscall.Kill(p.pid, syscall.SIGURG) // it may have ended
+			_ = unix.Tgkill(p.pid, p.pid, unix.SIGURG) // it may have ended
 		}
 	}
 }

@@ -133,16 +133,17 @@ func (m *member) held() memory.Bytes {
 	return m.sample.Get(memory.Anon).Bytes + m.sample.Get(memlayer.Shared).Bytes + m.sample.Get(memlayer.Swap).Bytes
 }
 
-// waiting are the system calls in which a signal with a handler does no harm. After futex, Python and the C library
-// wait again. Loops of events expect signals in epoll_wait and epoll_pwait. Python's time.sleep is clock_nanosleep
+// waiting are the system calls in which Python and loops of events expect a signal. After futex, Python and the locks
+// of the C library wait again. Loops of events use epoll_wait and epoll_pwait. Python's time.sleep is clock_nanosleep
 // with an absolute time, and before Python 3.11 it is pselect6 or select without files. Other calls, such as read or
-// poll, may fail in a library that does not expect a signal. The numbers are those of Linux.
+// poll, may fail in a library that does not expect a signal. A thread may begin such a call just before the signal
+// comes. The numbers are those of Linux.
 var waiting = map[string]*regexp.Regexp{
 	"amd64": regexp.MustCompile(`^(running|202 .*|232 .*|281 .*|230 0x1 0x1 .*|270 0x0 .*|23 0x0 .*)$`),
 	"arm64": regexp.MustCompile(`^(running|98 .*|22 .*|115 0x1 0x1 .*|72 0x0 .*)$`),
 }
 
-// interruptible reports whether the main thread of a process runs, or waits where a signal does no harm.
+// interruptible reports whether the main thread of a process runs, or waits where it expects a signal.
 func interruptible(pid int) bool {
 	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", pid, pid))
 	harmless := waiting[runtime.GOARCH]

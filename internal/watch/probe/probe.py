@@ -94,6 +94,8 @@ class Link:
             self.pid, self.socket = os.getpid(), None
             s = socket.socket(socket.AF_UNIX)
             try:
+                if s.fileno() <= 2:  # the program has closed a standard stream, and its output must not come here
+                    raise OSError("the descriptor belongs to a standard stream")
                 s.settimeout(REPLY_SECONDS)
                 s.connect(self.path)
             except OSError:
@@ -230,8 +232,19 @@ class Marks:
         """Answers a request for containers, which comes between any two operations of the main thread."""
         if not self.steps and self.lock.acquire(blocking=False):
             try:
-                self.link.send({"counts": self.amounts()})
-                self.report(self.snapshots.due(time.monotonic()))
+                if self.link.open():
+                    self.link.send({"counts": self.amounts()})
+                    self.report(self.snapshots.due(time.monotonic()))
+            finally:
+                self.lock.release()
+
+    @guarded
+    def withdraw(self):
+        """Ends requests for containers. A handler of a signal may call it while this thread has the lock."""
+        if self.lock.acquire(blocking=False):
+            try:
+                if self.link.open():
+                    self.link.send({"hello": {"asked": False}})
             finally:
                 self.lock.release()
 
@@ -265,8 +278,12 @@ class Marks:
     @guarded
     def imported(self):
         """Tells that a package was imported, which takes memory, too."""
-        if not self.steps and self.link.open():
-            self.link.send({"imported": {}})
+        if not self.steps and self.lock.acquire(blocking=False):
+            try:
+                if self.link.open():
+                    self.link.send({"imported": {}})
+            finally:
+                self.lock.release()
 
     @guarded
     def forked(self):
@@ -297,10 +314,10 @@ def leave_signal():
     call = signal.signal
 
     @functools.wraps(call)
-    def set_handler(number, handler):
-        if number == signal.SIGURG:
-            marks.send({"hello": {"asked": False}})
-        return call(number, handler)
+    def set_handler(signalnum, handler):
+        if signalnum == signal.SIGURG:
+            marks.withdraw()
+        return call(signalnum, handler)
 
     signal.signal = set_handler
 
@@ -460,8 +477,10 @@ class Snapshots:
         for o in grown:
             try:
                 each, holds = self.size_of_some(o)
-            except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, ValueError):
-                continue  # another thread has changed it
+            except (ArithmeticError, AttributeError, LookupError, RuntimeError, StopIteration, ValueError) as e:
+                if foreign(e):
+                    raise
+                continue  # another thread has changed it, or a variable of a function has no value yet
             g = before.setdefault(id(o), [self.lengths[id(o)], self.at, 0, None])
             g[2] += 1
             out.append((each * (len(o) - g[0]), o, g, each, holds, type(o).__name__, len(o)))
