@@ -139,8 +139,8 @@ func (r *recorder) receive(m message) {
 	}
 	if m.ended {
 		p.ended, p.endedAt = true, time.Now()
-		if p.Counts == nil && p != r.peers[0] { // it has told nothing
-			r.peers = slices.DeleteFunc(r.peers, func(other *peer) bool { return other == p })
+		if i := slices.Index(r.peers, p); i > 0 && p.Counts == nil { // it has told nothing
+			r.peers = slices.Delete(r.peers, i, i+1)
 		}
 	}
 	if m.Mark != nil {

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"encoding/csv"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -467,6 +468,23 @@ func TestWatchChanges(t *testing.T) {
 	r, _ = run(t, Options{}, python(t), "testdata/later.py", "closes")
 	assert.Equal(t, perMinute, r.Unit)
 	assert.Contains(t, r.Notes, "The program has closed the connection of the probe, so time counts instead of steps.")
+}
+
+// A connection may end before its first message.
+func TestWatchEndedConnection(t *testing.T) {
+	r := newRecorder(nil)
+	r.receive(message{from: &peer{}, ended: true})
+	assert.Empty(t, r.peers)
+	first, second := &peer{}, &peer{}
+	for _, p := range []*peer{first, second} {
+		hello := message{from: p}
+		require.NoError(t, json.Unmarshal([]byte(`{"hello": {}}`), &hello))
+		r.receive(hello)
+	}
+	for _, p := range []*peer{first, second} {
+		r.receive(message{from: p, ended: true})
+	}
+	assert.Equal(t, []*peer{first}, r.peers)
 }
 
 // A program that is ended leaves no process behind.
