@@ -227,24 +227,23 @@ class Marks:
             if answer == SEARCH:
                 self.report(self.snapshots.due(end))
 
-    @guarded
     def asked(self):
         """Answers a request for containers, which comes between any two operations of the main thread."""
-        if not self.steps and self.lock.acquire(blocking=False):
-            try:
-                if self.link.open():
-                    self.link.send({"counts": self.amounts()})
-                    self.report(self.snapshots.due(time.monotonic()))
-            finally:
-                self.lock.release()
+
+        def answer():
+            self.link.send({"counts": self.amounts()})
+            self.report(self.snapshots.due(time.monotonic()))
+
+        if not self.steps:
+            self.alone(answer)
 
     @guarded
-    def withdraw(self):
-        """Ends requests for containers. A handler of a signal may call it while this thread has the lock."""
+    def alone(self, do):
+        """Calls do, unless the connection is gone or in use. A handler of a signal may interrupt a use by its own thread."""
         if self.lock.acquire(blocking=False):
             try:
                 if self.link.open():
-                    self.link.send({"hello": {"asked": False}})
+                    do()
             finally:
                 self.lock.release()
 
@@ -275,15 +274,10 @@ class Marks:
             if self.link.open():
                 self.link.send(message)
 
-    @guarded
     def imported(self):
         """Tells that a package was imported, which takes memory, too."""
-        if not self.steps and self.lock.acquire(blocking=False):
-            try:
-                if self.link.open():
-                    self.link.send({"imported": {}})
-            finally:
-                self.lock.release()
+        if not self.steps:
+            self.alone(lambda: self.link.send({"imported": {}}))
 
     @guarded
     def forked(self):
@@ -316,7 +310,7 @@ def leave_signal():
     @functools.wraps(call)
     def set_handler(signalnum, handler):
         if signalnum == signal.SIGURG:
-            marks.withdraw()
+            marks.alone(lambda: marks.link.send({"hello": {"asked": False}}))
         return call(signalnum, handler)
 
     signal.signal = set_handler
