@@ -89,7 +89,7 @@ ONLY = -run '$(shell scripts/lane.sh run $(1))'
 
 # The race detector waits for a second when a program ends, and the tests start hundreds of
 # programs. Left out are packages without goroutines, and those whose programs run alone in children.
-WITHOUT_RACE := option|examples/(train|transfer)|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|stats|lab/(accuracy|bench|compare|loop|measure|report|runner|worker|workload))
+WITHOUT_RACE := option|examples/(train|transfer)|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|stats|lab/(bench|compare|loop|measure|report|runner|worker|workload))
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the unit tests with the race detector and the opposite setting of oneDNN
@@ -176,19 +176,6 @@ fashion: venv build ## train a CNN on Fashion-MNIST, from the folder FASHION
 augment: runtime ## train the digits CNN on images that a graph of tfgo changes
 	source internal/lab/bench/galeone.env; $(GO) run -tags tfgo ./examples/augment
 
-.PHONY: accuracy
-accuracy: runtime venv build ## measure the accuracy of lower precisions over 5 seeds; keeps finished runs in out/accuracy (an hour)
-	@test -d $(FASHION) || { echo "no Fashion-MNIST in $(FASHION): install the Debian package dataset-fashion-mnist, or set FASHION" >&2; exit 1; }
-	@set -e; for name in fashion-cnn image-224; do \
-	for policy in float32 mixed_bfloat16 mixed_float16 "mixed_float16 --loss-scale-input"; do \
-	$(VENV)/bin/python scripts/bench_models.py out/models --only $$name --policy $$policy; done; done
-	@$(VENV)/bin/python scripts/export.py --model scripts/builtin.py:make_digits_cnn --seed 1797 \
-	--policy mixed_float16 --loss-scale-input --optimizer adam --learning-rate 0.002 \
-	--loss sparse_categorical_crossentropy --from-logits --metrics accuracy --range x=0:16 \
-	--out out/models/digits-cnn-scaled --force
-	$(GO) run ./internal/lab/accuracy -fashion $(FASHION) -json docs/results/accuracy.json
-	@gzip -9nf docs/results/accuracy.json
-
 .PHONY: bench-build
 bench-build: runtime build ## build the programs of the benchmark: C loop, galeone's binding, tfgo
 	@internal/lab/bench/build.sh
@@ -204,12 +191,6 @@ bench: bench-build venv ## compare steadyfit, a C loop, galeone's binding, Keras
 .PHONY: bench-serve
 bench-serve: bench-build ## predictions per second with package serve, a C program, galeone's binding and graft; of STEADYFIT_BENCH_MODEL, or digits (5 minutes)
 	@internal/lab/bench/serve.sh $(BENCHFLAGS)
-
-.PHONY: bench-scaling
-bench-scaling: bench-build venv ## measure batch sizes, model sizes, and concurrent trainings; docs/results/scaling.json.gz
-	@gzip -dkf docs/results/scaling.json.gz
-	$(GO) run ./internal/lab/bench scaling $(BENCHFLAGS)
-	@gzip -9nf docs/results/scaling.json
 
 # The plan of a measurement in docs/results: matrix, options or precision.
 PLAN ?= matrix

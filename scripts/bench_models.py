@@ -22,7 +22,6 @@ image-deep            float32 [B,64,64,3]      int64 [B]        6 blocks of two 
                                                                 block_*
 transformer           float32 [B,16,1024]      int64 [B]        one block of 12.6 million
                                                                 weights, for adapters
-dense-784-W-10        float32 [B,784]          int64 [B]        W of 64, 256, 1024, 4096
 fashion-cnn           uint8 [B,28,28], 0..255  int64 [B]        two convolutions; learns
                                                                 Fashion-MNIST
 ===================== ======================== ================ =========================
@@ -37,7 +36,6 @@ computes layers again for the gradient, as export.py does, with the suffix REMAT
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import pathlib
 import sys
@@ -195,16 +193,6 @@ def transformer() -> dict[str, Any]:
     return {"model": model, "optimizer": optimizer, **options}
 
 
-def _dense_784(width: int) -> tuple[Any, dict[str, Any]]:
-    import keras
-
-    layers = keras.layers
-    model = keras.Sequential(
-        [keras.Input((784,)), layers.Dense(width, activation="relu"), layers.Dense(10)]
-    )
-    return model, _classifier()
-
-
 def _fashion_cnn() -> tuple[Any, dict[str, Any]]:
     import keras
 
@@ -252,7 +240,6 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "attention-deep": _attention_deep,
     "image-deep": _image_deep,
     "transformer": _transformer,
-    **{f"dense-784-{w}-10": functools.partial(_dense_784, w) for w in (64, 256, 1024, 4096)},
     "fashion-cnn": _fashion_cnn,
 }
 

@@ -22,7 +22,7 @@ import (
 )
 
 // These programs run or print command lines. All other packages are libraries.
-var programs = []string{"cmd", "examples", "internal/doctor", "internal/lab/accuracy", "internal/lab/bench"}
+var programs = []string{"cmd", "examples", "internal/doctor", "internal/lab/bench"}
 
 // stringsOf calls do with each string literal in the libraries of the module.
 func stringsOf(t *testing.T, do func(at, text string)) {

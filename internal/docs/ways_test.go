@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -11,13 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/matrix"
-	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/lab/worker"
 )
 
-// ways lists the ways to compute in 16 bits that docs/results/precision.yaml covers: the name of
-// the precision in accuracy.json, which make accuracy writes, and the runs of the matrix for the
-// models digits and digits-cnn.
+// ways lists the ways to compute in 16 bits that docs/results/precision.yaml covers, with the runs
+// of the matrix for the models digits and digits-cnn.
 var ways = []struct{ precision, digits, cnn string }{
 	{"fp32", "S5/none", "S6/none"},
 	{"bf16-rewritten", "S5/bf16", "S6/bf16"},
@@ -31,18 +28,9 @@ var ways = []struct{ precision, digits, cnn string }{
 func waysTable(t *testing.T) string {
 	result, err := matrix.ReadFile("../../docs/results/precision.json.gz")
 	require.NoError(t, err)
-	text, err := runner.ReadGzip("../../docs/results/accuracy.json.gz", 1<<20)
-	require.NoError(t, err)
-	var accuracy struct {
-		Rows []struct {
-			Model, Precision string
-			Difference       *struct{ Mean float64 }
-		}
-	}
-	require.NoError(t, json.Unmarshal(text, &accuracy))
 	var b strings.Builder
-	b.WriteString("| model | precision | run | matrix operations in 16 bits | peak, MiB | step, ms | val_accuracy, " +
-		"points |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("| model | precision | run | matrix operations in 16 bits | peak, MiB | step, ms |\n" +
+		"|---|---|---|---|---|---|\n")
 	for _, model := range []string{"digits", "digits-cnn"} {
 		for _, way := range ways {
 			id := way.digits
@@ -63,19 +51,13 @@ func waysTable(t *testing.T) string {
 				}
 			}
 			require.NotEmpty(t, operations, id)
-			difference := ""
-			for _, row := range accuracy.Rows {
-				if row.Model == model && row.Precision == way.precision && row.Difference != nil {
-					difference = fmt.Sprintf("%+.2f", 100*row.Difference.Mean)
-				}
-			}
 			for _, c := range result.Combinations {
 				if c.Runtime == matrix.Go && c.Workload == workload && c.Remedy == remedy {
 					f := c.Figures
 					require.NotNil(t, f.Peak, id)
 					require.NotNil(t, f.StepTime, id)
-					fmt.Fprintf(&b, "| %s | %s | %s | %s | %.0f | %.2f | %s |\n", model, way.precision, id, operations,
-						float64(*f.Peak)/(1<<20), float64(*f.StepTime)/1e6, difference)
+					fmt.Fprintf(&b, "| %s | %s | %s | %s | %.0f | %.2f |\n", model, way.precision, id, operations,
+						float64(*f.Peak)/(1<<20), float64(*f.StepTime)/1e6)
 				}
 			}
 		}

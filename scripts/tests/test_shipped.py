@@ -110,11 +110,11 @@ def test_bench_models_with_twins(name, tmp_path):
 
 
 def test_bench_models_with_the_loss_scaled_from_outside(tmp_path):
-    options = ["--only", "dense-784-64-10", "--no-verify", "--loss-scale-input"]
+    options = ["--only", "attention", "--no-verify", "--loss-scale-input"]
     with pytest.raises(SystemExit):
         bench_models.main([str(tmp_path), *options])
     assert bench_models.main([str(tmp_path), *options, "--policy", "mixed_float16"]) == 0
-    program = (tmp_path / "dense-784-64-10-scaled" / "saved_model.pb").read_bytes()
+    program = (tmp_path / "attention-scaled" / "saved_model.pb").read_bytes()
     assert b"train_loss_scale" in program, "no input of the signature train"
 
 

@@ -1,8 +1,7 @@
 // Command bench measures the cost of training a model in steadyfit and in other programs: `make
-// bench`, `make bench-scaling`.
+// bench`.
 //
 //	go run ./internal/lab/bench [-workloads NAMES] [-variants NAMES] [-turns N] [-out DIR]
-//	go run ./internal/lab/bench scaling [the same flags]
 //
 // A variant is a program that trains a model. A workload is a model and the batches of an epoch
 // in .npy files. In a turn, every variant trains every workload in a new process: a warm-up
@@ -48,14 +47,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch mode {
 	case "bench":
 		err = bench(ctx, args, stdout, stderr)
-	case "scaling":
-		err = scaling(ctx, args, stdout, stderr)
 	case childSteadyfit:
 		err = steadyfitChild(ctx, args, stdout, stderr)
-	case childTrainings:
-		err = trainingsChild(ctx, args, stderr)
 	default:
-		err = usage("%q: expected no argument, or scaling", mode)
+		err = usage("%q: expected flags only", mode)
 	}
 	switch {
 	case err == nil:

@@ -20,7 +20,7 @@ import (
 
 // TestMain runs the program if a test started the binary as a child.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == childSteadyfit || os.Args[1] == childTrainings) {
+	if len(os.Args) > 1 && os.Args[1] == childSteadyfit {
 		os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
@@ -168,19 +168,10 @@ func TestTable(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range []string{"-variants nobody", "-workloads none", "-turns 0", "word", "scaling -parts some",
+	for _, args := range []string{"-variants nobody", "-workloads none", "-turns 0", "word",
 		"-steps x", "steadyfit -batch 0", "-turns 1 word"} {
 		var out, errs bytes.Buffer
 		assert.Equal(t, 2, run(context.Background(), strings.Fields(args), &out, &errs), args)
 		assert.NotEmpty(t, errs.String(), args)
-	}
-}
-
-// The workloads of the scaling benchmark have at most 40,960 samples, and their epochs of 50 steps or
-// more consist of whole executions of several steps.
-func TestScalingWorkloads(t *testing.T) {
-	for _, w := range batchWorkloads() {
-		assert.LessOrEqual(t, w.Batch*w.Steps, 40960, w.Name)
-		assert.True(t, w.Steps < stepsPerExecution || w.Steps%stepsPerExecution == 0, w.Name)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -106,47 +105,4 @@ func TestArmsThatCannot(t *testing.T) {
 	assert.Equal(t, "galeone", r.Absent[1].Variant)
 	assert.True(t, r.Absent[1].Failed)
 	assert.ErrorContains(t, r.failed(), "dense-100-64-1/galeone")
-}
-
-func TestTrainingsAtTheSameTime(t *testing.T) {
-	b := smallBench(t)
-	ctx := context.Background()
-	var err error
-	b.self, err = os.Executable()
-	require.NoError(t, err)
-	p, err := b.prepare(ctx, Workload{Name: "trainings", Model: "dense-100-64-1", Batch: 8, Steps: 5, Epochs: 2})
-	require.NoError(t, err)
-	for _, way := range [][2]int{{1, 2}, {2, 1}} {
-		got, err := b.trainings(ctx, p, way[0], way[1])
-		require.NoError(t, err)
-		assert.Greater(t, got.StepsPerSecond, 0.0)
-		assert.Greater(t, got.CPUNS, 0.0)
-		assert.Greater(t, got.Anon, int64(1<<20))
-	}
-	p.data = t.TempDir()
-	_, err = b.trainings(ctx, p, 2, 1)
-	assert.ErrorContains(t, err, "x.npy", "what a child says is told")
-}
-
-// A measurement of one part leaves the others in the file unchanged.
-func TestScalingKeepsOtherParts(t *testing.T) {
-	m, err := savedmodels.Builtin(scaled)
-	require.NoError(t, err)
-	dir := t.TempDir()
-	require.NoError(t, os.Symlink(m.Dir, filepath.Join(dir, scaled)))
-	file := filepath.Join(dir, "scaling.json")
-	require.NoError(t, os.WriteFile(file, []byte(`{"widths": {"commit": "abc"}, "trainings": [{"turn": 7, "processes": 3}]}`), 0o666))
-	args := []string{"scaling", "-parts", "trainings", "-trainings", "1", "-turns", "1", "-steps", "2", "-epochs", "1",
-		"-out", dir, "-models", dir, "-data", filepath.Join(dir, "data")}
-	var out bytes.Buffer
-	require.Zero(t, run(t.Context(), args, &out, t.Output()))
-	s, err := readScaling(file)
-	require.NoError(t, err)
-	require.NotNil(t, s.Widths)
-	assert.Equal(t, "abc", s.Widths.Commit)
-	require.Len(t, s.Trainings, 1)
-	assert.Equal(t, 1, s.Trainings[0].Processes)
-
-	require.NoError(t, os.WriteFile(file, []byte("{"), 0o666))
-	require.NotZero(t, run(t.Context(), args, &out, t.Output()))
 }
