@@ -49,8 +49,7 @@ if command -v shellcheck >/dev/null; then
 fi
 if [ -x .runtime/venv/bin/ruff ]; then
     check ruff .runtime/venv/bin/ruff check scripts
-    check 'ruff, probe' .runtime/venv/bin/ruff check --config scripts/ruff.toml internal/watch/probe/probe.py \
-        internal/watch/probe/remedies.py internal/watch/probe/stacks.py
+    check 'ruff, probe' .runtime/venv/bin/ruff check --config scripts/ruff.toml internal/watch/probe
 fi
 
 if [ "${#failed[@]}" -gt 0 ]; then
