@@ -2,26 +2,21 @@
 """Time train steps of two processes that train one model: steadyfit and TensorFlow.
 
     make build runtime venv
-    .runtime/venv/bin/python scripts/bench_ranks.py --rounds 5 --json ranks.json
-    .runtime/venv/bin/python scripts/bench_ranks.py --collectives
+    .runtime/venv/bin/python scripts/bench_ranks.py --rounds 5
 
 Every variant trains the same model from the same weights on the same batches, with Adam:
 
 ================ ===============================================================================
 steadyfit        fit in one process, with the signature train
-steadyfit-ranks  launch with N ranks of fit, each with its part of a batch
+steadyfit-ranks  launch with two ranks of fit, each with half of a batch
 tf               a custom training loop of TensorFlow's guide, with layers and Adam of Keras
-tf-mwms          the same loop in N processes under MultiWorkerMirroredStrategy, with RING
+tf-mwms          the same loop in two processes under MultiWorkerMirroredStrategy, with RING
 ================ ===============================================================================
 
 A round runs each variant once in new processes, in an order that changes. The time of a step is by
 the clock of the first process, over all epochs after the first one. It is an error if the mean loss
 of a variant in the first epoch differs from that of steadyfit by more than 0.1%. The
-table has medians over the rounds, with the least and the greatest value, in milliseconds. The
-command has no option for micro-batches, so one process in N micro-batches is not measured.
-
---collectives measures TensorFlow's ring all-reduce alone, and computes from it the time of an
-exchange for larger clusters.
+table has medians over the rounds, with the least and the greatest value, in milliseconds.
 """
 
 from __future__ import annotations
@@ -31,21 +26,20 @@ import contextlib
 import json
 import os
 import pathlib
-import platform
-import re
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMEOUT = 600
+RANKS = 2
+EPOCHS = 4  # after the first one
 
 # Input shape, samples of a batch, steps of an epoch.
 MODELS: dict[str, tuple[tuple[int, ...], int, int]] = {
@@ -56,8 +50,6 @@ MODELS: dict[str, tuple[tuple[int, ...], int, int]] = {
 }
 EXPORTED = ("attention",)  # not built in
 VARIANTS = ("steadyfit", "steadyfit-ranks", "tf", "tf-mwms")
-SIZES = (1, 1 << 22)  # float32 values in an all-reduce
-RANKS = (8, 64, 512)
 
 
 def make_model(name: str) -> tuple[Any, Any]:
@@ -90,40 +82,20 @@ def prepare(name: str, folder: pathlib.Path) -> None:
     np.savez(folder / "data.npz", x=x * 16 if name == "digits" else x, y=y.astype(np.int64))
 
 
-def free_ports(n: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-
-
-@contextlib.contextmanager
-def strategy(threads: int) -> Iterator[tuple[Any, int, int]]:
-    """The strategy of TF_CONFIG (None without TF_CONFIG), the rank and the number of ranks."""
+def train(name: str, folder: pathlib.Path) -> dict[str, Any]:
+    """The custom training loop, under a strategy if TF_CONFIG is set: the times of a step by
+    epoch, and the loss of the first epoch."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    if "TF_CONFIG" not in os.environ:
-        yield None, 0, 1
-        return
-    config = json.loads(os.environ["TF_CONFIG"])
-    communication = tf.distribute.experimental
-    mwms = tf.distribute.MultiWorkerMirroredStrategy(
-        communication_options=communication.CommunicationOptions(
-            implementation=communication.CollectiveCommunication.RING
+    mwms, rank, ranks = None, 0, 1
+    if "TF_CONFIG" in os.environ:
+        ring = tf.distribute.experimental.CommunicationOptions(
+            implementation=tf.distribute.experimental.CollectiveCommunication.RING
         )
-    )
-    with mwms.scope():
-        yield mwms, config["task"]["index"], len(config["cluster"]["worker"])
-
-
-def train(name: str, folder: pathlib.Path, epochs: int, threads: int) -> dict[str, Any]:
-    """The custom training loop: the times of a step by epoch, and the loss of the first epoch."""
-    with strategy(threads) as (mwms, rank, ranks):
-        import tensorflow as tf
-
+        mwms = tf.distribute.MultiWorkerMirroredStrategy(communication_options=ring)
+        rank, ranks = json.loads(os.environ["TF_CONFIG"])["task"]["index"], RANKS
+    with mwms.scope() if mwms else contextlib.nullcontext():
         model, adam = make_model(name)
         weights = model.trainable_variables
         adam.build(weights)
@@ -144,9 +116,8 @@ def train(name: str, folder: pathlib.Path, epochs: int, threads: int) -> dict[st
                 out = model(x, training=True)
                 each = tf.nn.sparse_softmax_cross_entropy_with_logits(y, out)
                 loss = tf.nn.compute_average_loss(each, global_batch_size=batch)
-            adam.apply_gradients(
-                zip(tape.gradient(loss, [w.value for w in weights]), weights, strict=True)
-            )
+            gradients = tape.gradient(loss, [w.value for w in weights])
+            adam.apply_gradients(zip(gradients, weights, strict=True))
             right = tf.cast(tf.argmax(out, axis=1) == y, tf.float32)
             return tf.stack([loss, tf.reduce_sum(right) / batch])
 
@@ -163,7 +134,7 @@ def train(name: str, folder: pathlib.Path, epochs: int, threads: int) -> dict[st
             return mwms.reduce(tf.distribute.ReduceOp.SUM, results, axis=None)
 
         times, losses = [], []
-        for _ in range(1 + epochs):
+        for _ in range(1 + EPOCHS):
             began, total = time.monotonic(), 0.0
             for _ in range(steps):
                 total += train_step(batches)
@@ -173,227 +144,93 @@ def train(name: str, folder: pathlib.Path, epochs: int, threads: int) -> dict[st
     return {"times": times[1:], "loss": losses[0], "weights": count}
 
 
-def run(commands: list[list[str]], environments: list[dict[str, str]]) -> str:
-    """Run processes at the same time; returns the output of the first one."""
-    with tempfile.TemporaryDirectory() as temp, contextlib.ExitStack() as stack:
-        logs = [
-            stack.enter_context(open(pathlib.Path(temp, str(i)), "w+"))
-            for i in range(len(commands))
-        ]
-        started = []
-        try:
-            for command, environment, log in zip(commands, environments, logs, strict=True):
-                started.append(
-                    subprocess.Popen(
-                        command,
-                        env=environment,
-                        cwd=ROOT,
-                        text=True,
-                        stderr=log,
-                        stdout=subprocess.DEVNULL if started else subprocess.PIPE,
-                    )
-                )
-            out, _ = started[0].communicate(timeout=TIMEOUT)
-            codes = [p.wait(timeout=TIMEOUT) for p in started]
-        finally:
-            for p in started:
-                p.kill()
-                p.wait()
-        for code, log in zip(codes, logs, strict=True):
-            if code != 0:
-                log.seek(0)
-                raise SystemExit(f"{' '.join(commands[0])}: exit code {code}\n{log.read()[-4000:]}")
-        return out
+def run(command: list[str], configs: list[str | None]) -> str:
+    """Run a command at the same time with each TF_CONFIG; returns the output of the first process."""
+    started: list[subprocess.Popen[str]] = []
+    with contextlib.ExitStack() as stack:
+        for config in configs:
+            env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TF_CONFIG": config or ""}
+            if config is None:
+                del env["TF_CONFIG"]
+            out = subprocess.DEVNULL if started else subprocess.PIPE
+            p = subprocess.Popen(command, env=env, cwd=ROOT, text=True, stdout=out)
+            stack.callback(p.wait)
+            stack.callback(p.kill)
+            started.append(p)
+        text, _ = started[0].communicate(timeout=TIMEOUT)
+        if any(p.wait(timeout=TIMEOUT) for p in started):
+            raise SystemExit(f"failed: {' '.join(command)}")
+    return text
 
 
-def workers(ranks: int, arguments: list[str]) -> dict[str, Any]:
-    """Run this script as one process, or as the workers of a strategy."""
-    command = [sys.executable, __file__, *arguments]
-    base = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    base.pop("TF_CONFIG", None)
-    if ranks == 1:
-        out = run([command], [base])
-    else:
-        cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(ranks)]}
+def tensorflow(name: str, folder: pathlib.Path, ranks: int) -> dict[str, Any]:
+    """Run train in one process, or in the workers of a strategy."""
+    configs: list[str | None] = [None]
+    if ranks > 1:
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(ranks)]
+            for s in sockets:
+                s.bind(("127.0.0.1", 0))
+            cluster = {"worker": [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]}
         configs = [
-            {"cluster": cluster, "task": {"type": "worker", "index": i}} for i in range(ranks)
+            json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})
+            for i in range(ranks)
         ]
-        out = run(
-            [command] * ranks, [{**base, "TF_CONFIG": json.dumps(config)} for config in configs]
-        )
+    out = run([sys.executable, __file__, "--worker", name, f"--folder={folder}"], configs)
     return json.loads(out.splitlines()[-1])
 
 
-def fit(flags: dict[str, Any]) -> list[str]:
-    """The arguments of steadyfit for a training."""
-    return ["fit", *(f"--{flag}={value}" for flag, value in flags.items())]
-
-
-def steadyfit(
-    args: argparse.Namespace, name: str, folder: pathlib.Path, ranks: int
-) -> dict[str, Any]:
+def steadyfit(name: str, folder: pathlib.Path, ranks: int) -> dict[str, Any]:
+    """Run fit in one process, or in the ranks of launch."""
     history = folder / "history.jsonl"
     history.unlink(missing_ok=True)
-    launch = ["launch", f"--workers={ranks}", "--"] if ranks > 1 else []
-    flags = {
-        "model": folder / name if name in EXPORTED else f"builtin:{name}",
-        "data": folder / "data.npz",
-        "batch": MODELS[name][1],
-        "epochs": 1 + args.epochs,
-        "seed": 1,
-        "shuffle": "false",
-        "auto": "off",
-        "intra-threads": args.threads,
-        "history": history,
-    }
-    command = [str(args.steadyfit), *launch, *fit(flags)]
-    run([command], [{k: v for k, v in os.environ.items() if k != "TF_CONFIG"}])
+    model = folder / name if name in EXPORTED else f"builtin:{name}"
+    command = [str(ROOT / "bin/steadyfit")]
+    command += ["launch", f"--workers={ranks}", "--"] if ranks > 1 else []
+    command += ["fit", f"--model={model}", f"--data={folder / 'data.npz'}", "--shuffle=false"]
+    command += [f"--batch={MODELS[name][1]}", f"--epochs={1 + EPOCHS}", "--seed=1", "--auto=off"]
+    run([*command, f"--history={history}"], [None])
     records = [json.loads(line) for line in history.read_text().splitlines()]
-    return {
-        "times": [1 / r["steps_per_second"] for r in records[1:]],
-        "loss": records[0]["loss"],
-    }
+    times = [1 / r["steps_per_second"] for r in records[1:]]
+    return {"times": times, "loss": records[0]["loss"]}
 
 
-def measure(args: argparse.Namespace, result: dict[str, Any]) -> None:
-    """Add the times of the steps of each variant to the result: one value for each round."""
-    names = args.models.split(",")
-    models = {
-        name: {
-            "batch": MODELS[name][1],
-            "steps": MODELS[name][2],
-            "loss": {},
-            "ms": {v: [] for v in VARIANTS},
-        }
-        for name in names
-    }
-    result["models"] = models
-    with tempfile.TemporaryDirectory() as temp:
-        for name in names:
-            prepare(name, pathlib.Path(temp, name))
-        for i in range(args.rounds):
-            first = i % len(VARIANTS)
-            for name, m in models.items():
-                for v in VARIANTS[first:] + VARIANTS[:first]:
-                    found = variant(args, v, name, pathlib.Path(temp, name))
-                    m["ms"][v].append(1000 * statistics.median(found["times"]))
-                    m["loss"][v] = found["loss"]
-                    m["weights"] = found.get("weights") or m.get("weights")
-                if any(
-                    abs(loss / m["loss"]["steadyfit"] - 1) > 1e-3
-                    for v, loss in m["loss"].items()
-                ):
-                    raise SystemExit(f"{name}: the variants differ in their losses: {m['loss']}")
-            print(f"round {i + 1} of {args.rounds}", file=sys.stderr, flush=True)
-            save(args, result)
-
-
-def variant(args: argparse.Namespace, v: str, name: str, folder: pathlib.Path) -> dict[str, Any]:
-    ranks = 1 if v in ("steadyfit", "tf") else args.ranks
-    if v.startswith("steadyfit"):
-        return steadyfit(args, name, folder, ranks)
-    hidden = ["--worker", name, f"--folder={folder}", f"--epochs={args.epochs}"]
-    return workers(ranks, [*hidden, f"--threads={args.threads}"])
-
-
-def save(args: argparse.Namespace, result: dict[str, Any]) -> None:
-    result["load_after"] = os.getloadavg()
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+def measure(names: list[str], rounds: int, temp: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """The times of a step of each variant: one value for each round."""
+    models: dict[str, dict[str, Any]] = {}
+    for name in names:
+        prepare(name, temp / name)
+        models[name] = {"loss": {}, "ms": {v: [] for v in VARIANTS}}
+    for i in range(rounds):
+        first = i % len(VARIANTS)
+        for name, m in models.items():
+            for v in VARIANTS[first:] + VARIANTS[:first]:
+                program = steadyfit if v.startswith("steadyfit") else tensorflow
+                found = program(name, temp / name, RANKS if "-" in v else 1)
+                m["ms"][v].append(1000 * statistics.median(found["times"]))
+                m["loss"][v] = found["loss"]
+                m["weights"] = found.get("weights") or m.get("weights")
+            expected = m["loss"]["steadyfit"]
+            if any(abs(loss / expected - 1) > 1e-3 for loss in m["loss"].values()):
+                raise SystemExit(f"{name}: the variants differ in their losses: {m['loss']}")
+        print(f"round {i + 1} of {rounds}", file=sys.stderr, flush=True)
+    return models
 
 
 def cell(values: list[float]) -> str:
     return f"{statistics.median(values):.3g} \\[{min(values):.3g}, {max(values):.3g}\\]"
 
 
-def table(models: dict[str, Any]) -> str:
-    lines = [
-        "| model | weights | batch | " + " | ".join(VARIANTS) + " | tf-mwms / steadyfit-ranks |",
-        "|---" * (4 + len(VARIANTS)) + "|",
-    ]
+def table(models: dict[str, dict[str, Any]]) -> str:
+    """The table of docs/how-to/several-machines.md."""
+    head = "| model | weights | batch | `fit` | `launch`, 2 ranks | TensorFlow | "
+    head += "MultiWorkerMirroredStrategy, 2 workers | to 2 ranks |"
+    lines = [head, "|---" * 8 + "|"]
     for name, m in models.items():
-        ratios = [
-            a / b for a, b in zip(m["ms"]["tf-mwms"], m["ms"]["steadyfit-ranks"], strict=True)
-        ]
-        cells = [*(cell(m["ms"][v]) for v in VARIANTS), cell(ratios)]
-        lines.append(f"| `{name}` | {m['weights']:,} | {m['batch']} | " + " | ".join(cells) + " |")
+        pairs = zip(m["ms"]["tf-mwms"], m["ms"]["steadyfit-ranks"], strict=True)
+        cells = [*(cell(m["ms"][v]) for v in VARIANTS), cell([a / b for a, b in pairs])]
+        lines.append(f"| `{name}` | {m['weights']:,} | {MODELS[name][1]} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def machine() -> dict[str, Any]:
-    info = pathlib.Path("/proc/cpuinfo").read_text()
-    model = re.search(r"model name\s*: (.*)", info)
-    return {
-        "cpu": model[1] if model else platform.processor(),
-        "cores": os.cpu_count(),
-        "avx512": "avx512f" in info,
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
-        "load": os.getloadavg(),
-    }
-
-
-def reduce_times() -> list[dict[str, Any]]:
-    """The time of a ring all-reduce of float32 values, by their number."""
-    with strategy(0) as (_, _, ranks):
-        import tensorflow as tf
-
-        chain = 8
-        found = []
-        for at, size in enumerate(SIZES):
-
-            @tf.function
-            def reduce(x: Any, at: int = at) -> Any:
-                for i in range(chain):
-                    x = tf.raw_ops.CollectiveReduceV2(
-                        input=x / ranks,
-                        group_size=ranks,
-                        group_key=1000,
-                        instance_key=1000 + at * chain + i,
-                        ordering_token=[],
-                        merge_op="Add",
-                        final_op="Id",
-                        communication_hint="ring",
-                    )
-                return x[0]
-
-            x = tf.ones([size])
-            times = []
-            for _ in range(3 + (40 if size < 1 << 18 else 8)):
-                began = time.monotonic()
-                float(reduce(x))
-                times.append((time.monotonic() - began) / chain)
-            found.append({"bytes": 4 * size, "ms": 1000 * statistics.median(times[3:])})
-    return found
-
-
-def exchange(weights: float, ranks: int, message: float, rate: float) -> float:
-    """Seconds of a ring all-reduce: 2 (N - 1) messages, each of a part of the weights."""
-    return 2 * (ranks - 1) * (message + 4 * weights / ranks / rate)
-
-
-def collectives(rounds: int) -> dict[str, Any]:
-    """Measure messages and bytes with 2 and 3 ranks, and print the times of larger clusters."""
-    costs = []
-    print("| ranks | message, ms | MB/s |\n|---|---|---|")
-    for ranks in (2, 3):
-        messages, rates = [], []
-        for _ in range(rounds):
-            times = workers(ranks, ["--worker", "collectives"])["times"]
-            small, large = times[0], times[-1]
-            messages.append(small["ms"] / (2 * (ranks - 1)))
-            moved = 2 * (ranks - 1) / ranks * large["bytes"]
-            rates.append(moved / (large["ms"] - small["ms"]) / 1000)
-        costs.append({"ranks": ranks, "message_ms": messages, "mb_per_second": rates})
-        print(f"| {ranks} | {cell(messages)} | {cell(rates)} |", flush=True)
-    message = statistics.median(costs[0]["message_ms"]) / 1000
-    own = statistics.median(costs[0]["mb_per_second"]) * 1e6
-    print("\n| weights | bytes | " + " | ".join(f"{n} ranks, ms" for n in RANKS) + " |")
-    print("|---" * (2 + len(RANKS)) + "|")
-    for weights in (1e6, 25e6, 100e6):
-        for text, rate in (("10 Gbit/s", 1.25e9), ("100 Gbit/s", 12.5e9), ("as measured", own)):
-            cells = [f"{1000 * exchange(weights, n, message, rate):,.0f}" for n in RANKS]
-            print(f"| {weights / 1e6:.0f} million | {text} | " + " | ".join(cells) + " |")
-    return {"costs": costs}
 
 
 def main() -> None:
@@ -401,29 +238,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=4, help="epochs after the first one")
-    parser.add_argument("--threads", type=int, default=0, help="of an operation; 0: all cores")
-    parser.add_argument("--collectives", action="store_true")
-    parser.add_argument("--steadyfit", type=pathlib.Path, default=ROOT / "bin/steadyfit")
-    parser.add_argument("--json", type=pathlib.Path, help="file for all values")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.worker == "collectives":
-        print(json.dumps({"times": reduce_times()}))
-        return
     if args.worker:
-        print(json.dumps(train(args.worker, args.folder, args.epochs, args.threads)))
+        print(json.dumps(train(args.worker, args.folder)))
         return
-    result: dict[str, Any] = {"machine": machine(), "ranks": args.ranks, "threads": args.threads}
-    if args.collectives:
-        result |= collectives(args.rounds)
-    else:
-        measure(args, result)
-        print(table(result["models"]))
-    save(args, result)
+    with tempfile.TemporaryDirectory() as temp:
+        print(table(measure(args.models.split(","), args.rounds, pathlib.Path(temp))))
 
 
 if __name__ == "__main__":
