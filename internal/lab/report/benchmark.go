@@ -1,11 +1,9 @@
 package report
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -25,52 +23,36 @@ import (
 // last step and after everything was freed. A missing amount is left out. A run without any
 // amount is a comment with the reason.
 func Benchmark(w io.Writer, r *matrix.Result) error {
-	out := bufio.NewWriter(w)
-	e := r.Environment
-	for _, line := range [][2]string{
-		{"goos", e.OS}, {"goarch", e.Arch}, {"pkg", "steadyfit/internal/lab/matrix"}, {"cpu", e.CPU},
-		{"kernel", e.Kernel}, {"go-version", e.Go}, {"steadyfit", r.Version}, {"keras", e.Keras},
-	} {
-		if line[1] != "" {
-			fmt.Fprintf(out, "%s: %s\n", line[0], oneLine(line[1]))
-		}
+	var out strings.Builder
+	e, v := r.Environment, newView(r)
+	head := [][2]string{{"goos", e.OS}, {"goarch", e.Arch}, {"pkg", "steadyfit/internal/lab/matrix"}, {"cpu", e.CPU},
+		{"kernel", e.Kernel}, {"go-version", e.Go}, {"steadyfit", r.Version}, {"keras", e.Keras}}
+	for _, name := range v.names {
+		head = append(head, [2]string{"tensorflow-" + strings.ToLower(benchmarkName(name)), e.TensorFlow[name]})
 	}
-	v := newView(r)
-	for _, name := range v.runtimes {
-		if version := e.TensorFlow[name]; version != "" {
-			fmt.Fprintf(out, "tensorflow-%s: %s\n", benchmarkKey(name), oneLine(version))
-		}
+	for _, line := range head {
+		out.WriteString(when(line[1] != "", line[0]+": "+oneLine(line[1])+"\n"))
 	}
-	for _, alarm := range v.Alarms() {
-		fmt.Fprintf(out, "# %s\n", oneLine(alarm))
+	for _, alarm := range v.Alarms {
+		fmt.Fprintf(&out, "# %s\n", oneLine(alarm))
 	}
-	fmt.Fprint(out, "\nUnit slope-B/step better=lower\nUnit peak-bytes better=lower\nUnit anon-bytes "+
-		"better=lower\nUnit closed-bytes better=lower\n\n")
-	runs := slices.Clone(r.Runs)
-	order := map[combinationID]int{}
-	for i, c := range r.Combinations {
-		order[combinationID{c.Runtime, c.Workload, c.Remedy}] = i + 1
-	}
-	slices.SortStableFunc(runs, func(a, b matrix.RunResult) int {
-		return order[combinationID{a.Runtime, a.Workload, a.Remedy}] - order[combinationID{b.Runtime, b.Workload, b.Remedy}]
-	})
-	for i := range runs {
-		run := &runs[i]
+	out.WriteString("\nUnit slope-B/step better=lower\nUnit peak-bytes better=lower\nUnit anon-bytes better=lower\n" +
+		"Unit closed-bytes better=lower\n\n")
+	for i := range r.Runs {
+		run := &r.Runs[i]
 		name := fmt.Sprintf("BenchmarkMatrix/runtime=%s/workload=%s/remedy=%s-%d", benchmarkName(run.Runtime),
 			benchmarkName(run.Workload), benchmarkName(run.Remedy), max(e.Cores, 1))
-		values := benchmarkValues(run)
-		if len(values) == 0 {
-			why := cmp.Or(oneLine(run.Cause), oneLine(run.Outcome.Verdict.Reason))
-			fmt.Fprintf(out, "# %s has no figures%s\n", name, known(why, ": %s"))
-			continue
+		if values := benchmarkValues(run); len(values) > 0 {
+			fmt.Fprintf(&out, "%s 1 %s\n", name, strings.Join(values, " "))
+		} else {
+			fmt.Fprintf(&out, "# %s has no figures: %s\n", name, oneLine(cmp.Or(run.Cause, run.Outcome.Verdict.Reason, unknown)))
 		}
-		fmt.Fprintf(out, "%s 1 %s\n", name, strings.Join(values, " "))
 	}
-	return out.Flush()
+	_, err := io.WriteString(w, out.String())
+	return err
 }
 
-func benchmarkValues(run *matrix.RunResult) []string {
-	var values []string
+func benchmarkValues(run *matrix.RunResult) (values []string) {
 	add := func(r memory.Reading, unit string) {
 		if r.OK {
 			values = append(values, fmt.Sprintf("%d %s", int64(r.Bytes), unit))
@@ -78,14 +60,13 @@ func benchmarkValues(run *matrix.RunResult) []string {
 	}
 	o := &run.Outcome
 	add(o.StepTime, "ns/op")
-	if d := o.Verdict; d.Kind != memlayer.Crash && d.Kind != "" && d.Samples > 0 {
-		values = append(values, strconv.FormatFloat(d.Slope.Estimate, 'g', 6, 64)+" slope-B/step")
+	if o.Verdict.Kind != memlayer.Crash && o.Verdict.Samples >= slopeSamples {
+		values = append(values, strconv.FormatFloat(o.Verdict.Slope.Estimate, 'g', 6, 64)+" slope-B/step")
 	}
 	add(o.Peak, "peak-bytes")
 	for _, p := range []struct{ phase, unit string }{{"steady", "anon-bytes"}, {"closed", "closed-bytes"}} {
-		if s, ok := run.Phases[p.phase]; ok {
-			add(s.Get(memory.Anon), p.unit)
-		}
+		s := run.Phases[p.phase]
+		add(s.Get(memory.Anon), p.unit)
 	}
 	return values
 }
@@ -93,14 +74,9 @@ func benchmarkValues(run *matrix.RunResult) []string {
 // benchmarkName replaces characters that would end a name or a part of it.
 func benchmarkName(text string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) || unicode.IsControl(r) || r == '/' || r == '=' {
+		if unicode.IsSpace(r) || unicode.IsControl(r) || strings.ContainsRune("/=:", r) {
 			return '_'
 		}
 		return r
 	}, text)
-}
-
-// benchmarkKey returns the name of a configuration line.
-func benchmarkKey(text string) string {
-	return strings.ToLower(strings.ReplaceAll(benchmarkName(text), ":", "_"))
 }

@@ -15,186 +15,102 @@ import (
 	"steadyfit/memory"
 )
 
-// Alarms returns the warnings for the top of the page.
-func (v *view) Alarms() []string {
-	var list []string
-	for _, c := range v.Calibration {
-		if !c.OK {
-			list = append(list, fmt.Sprintf("Calibration failed on %s, %s: %s", c.Runtime, c.Workload, calibrationText(c)))
-		}
-	}
-	if len(v.Calibration) == 0 {
-		list = append(list, "The matrix has no calibration, so nothing shows that its measurements can be trusted.")
-	}
-	if !v.Complete {
-		list = append(list, fmt.Sprintf("The matrix is incomplete: it ended after %s, before all of its runs were done.",
-			texts.Count(len(v.Runs), "run")))
-	}
-	return list
-}
+// fact is a condition of the measurement.
+type fact struct{ Name, Value string }
 
-// Calibrated returns a sentence that says that the calibration succeeded, or "".
-func (v *view) Calibrated() (string, error) {
-	var n struct {
-		Leaks, Controls int
-		Off             float64 // in percent
-		Names           string
-	}
-	n.Off = 0.01
-	var names []string
-	for _, c := range v.Calibration {
-		if !slices.Contains(names, c.Runtime) {
-			names = append(names, c.Runtime)
-		}
+// trust sets the alarms, or the sentence that the calibration succeeded.
+func (v *view) trust() {
+	r := v.Result
+	leaks, off, controls := 0, 0.01, 0 // off in percent
+	for _, c := range r.Calibration {
 		switch {
 		case !c.OK:
-			return "", nil
+			v.Alarms = append(v.Alarms, fmt.Sprintf("Calibration failed on %s, %s: %s", c.Runtime, c.Workload, sentence(c.Text)))
 		case c.Expected == 0:
-			n.Controls++
+			controls++
 		default:
-			n.Leaks++
-			n.Off = max(n.Off, 100*math.Abs(c.Slope.Estimate/c.Expected-1))
+			leaks++
+			off = max(off, 100*math.Abs(c.Slope.Estimate/c.Expected-1))
 		}
 	}
-	n.Names = texts.List(names, "and")
-	return phrase("calibrated", n)
-}
-
-func calibrationText(c matrix.Calibration) string {
-	if c.Text != "" {
-		return sentence(c.Text)
+	if len(r.Calibration) == 0 {
+		v.Alarms = append(v.Alarms, "The matrix has no calibration, so nothing shows that its measurements can be trusted.")
 	}
-	return fmt.Sprintf("expected %s, measured %s.", rate(memory.Interval{Estimate: c.Expected, Low: c.Expected,
-		High: c.Expected}, false), rate(c.Slope, true))
-}
-
-// facts joins the parts of a line that are known.
-func facts(parts ...string) string {
-	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " · ")
-}
-
-// known formats a value; the text is empty for the zero value.
-func known[T comparable](v T, format string) string {
-	if v == *new(T) {
-		return ""
+	if !r.Complete {
+		v.Alarms = append(v.Alarms, fmt.Sprintf("The matrix is incomplete: it ended after %s, before all of its runs were "+
+			"done.", texts.Count(len(r.Runs), "run")))
 	}
-	return fmt.Sprintf(format, v)
-}
-
-// above1 is like known, but also empty for 1.
-func above1(n int, format string) string {
-	if n <= 1 {
-		return ""
+	if len(v.Alarms) == 0 {
+		v.Calibrated = "The calibration succeeded: " + strings.Join(present(
+			when(leaks > 0, fmt.Sprintf("%s of known size measured to within %.2f%%", texts.Count(leaks, "leak"), off)),
+			when(controls > 0, texts.Count(controls, "loop")+" without a leak judged as such")), ", and ") + "."
 	}
-	return fmt.Sprintf(format, n)
 }
 
-func counted(n int, noun string) string {
-	if n <= 0 {
-		return ""
+// conditions returns six facts about the machine, three about the matrix, and others.
+func conditions(r *matrix.Result) []fact {
+	e, s := r.Environment, r.Settings
+	var variables, versions []string
+	for _, name := range slices.Sorted(maps.Keys(e.Variables)) {
+		variables = append(variables, name+"="+e.Variables[name])
 	}
-	return texts.Count(n, noun)
+	for _, name := range slices.Sorted(maps.Keys(e.TensorFlow)) {
+		versions = append(versions, e.TensorFlow[name]+" ("+name+")")
+	}
+	if same := slices.Compact(slices.Sorted(maps.Values(e.TensorFlow))); len(same) == 1 {
+		versions = same
+	}
+	seconds := 0.0
+	for i := range r.Runs {
+		seconds += r.Runs[i].Seconds
+	}
+	took := time.Duration(seconds * float64(time.Second)).Round(time.Second)
+	return []fact{
+		{"Processor", facts(e.CPU, when(e.Cores > 0, texts.Count(e.Cores, "core")))},
+		{"Memory", facts(inBytes(e.Memory), when(e.Limit > 0, "limited to "+inBytes(e.Limit)))},
+		{"GPUs", cmp.Or(strings.Join(e.GPUs, ", "), "none")},
+		{"TensorFlow", strings.Join(versions, ", ")},
+		{"Keras", facts(e.Keras, when(e.Python != "", "Python "+e.Python))},
+		{"System", facts(strings.Trim(e.OS+"/"+e.Arch, "/"), e.Kernel)},
+		{"Measured", began(r).UTC().Format("2 January 2006 15:04 UTC")},
+		{"Matrix", facts(texts.Count(len(r.Workloads), "workload"), fmt.Sprintf("%d remedies", max(len(r.Remedies)-1, 0)),
+			fmt.Sprintf("%s in %s", texts.Count(len(r.Runs), "run"), took))},
+		{"steadyfit", facts(r.Version, e.Go)},
+		{"Variables", cmp.Or(strings.Join(variables, " "), "none that a measurement depends on")},
+		{"Load before and after", fmt.Sprintf("%.2f, %.2f", e.LoadBefore, e.LoadAfter)},
+		{"Settings", facts(texts.Count(s.Pairs, "pair")+" per remedy", fmt.Sprintf("seed %d", s.Seed),
+			fmt.Sprintf("intervals of slopes at %g%%", 100*cmp.Or(s.Confidence, stats.Confidence)), when(s.Quick, "quick"),
+			when(s.Jobs > 1, fmt.Sprintf("%d runs at a time", s.Jobs)))},
+		{"Memory limit of a run", facts(cmp.Or(inBytes(s.Limit), "none, or that of the workload"),
+			when(s.LimitKind != "", "enforced by "+s.LimitKind))},
+	}
 }
 
-// Machine describes the environment in one line.
-func (v *view) Machine() string {
-	e := v.Environment
-	versions := map[string]bool{}
-	var names []string
-	for _, name := range v.runtimes {
-		if version := e.TensorFlow[name]; version != "" {
-			names = append(names, version+" ("+name+")")
-			versions[version] = true
+// began returns the start of the first run, which is before r.Started if the matrix was resumed.
+func began(r *matrix.Result) time.Time {
+	first := r.Started
+	for i := range r.Runs {
+		if at := r.Runs[i].Started; !at.IsZero() && at.Before(first) {
+			first = at
 		}
 	}
-	if len(versions) == 1 {
-		names = []string{strings.Fields(names[0])[0]}
-	}
-	return facts(e.CPU, counted(e.Cores, "core"), known(memory.Bytes(e.Memory), "%v of memory"),
-		known(memory.Bytes(e.Limit), "limited to %v"),
-		cmp.Or(strings.Join(e.GPUs, ", "), "no GPU"), known(strings.Join(names, ", "), "TensorFlow %s"),
-		known(e.Keras, "Keras %s"),
-		v.platform())
-}
-
-func (v *view) platform() string { return strings.Trim(v.Environment.OS+"/"+v.Environment.Arch, "/") }
-
-// System returns the operating system with its kernel.
-func (v *view) System() string { return strings.TrimSpace(v.platform() + " " + v.Environment.Kernel) }
-
-// When returns the time of the first run and the size of the matrix.
-func (v *view) When() string {
-	began, when := v.Started, ""
-	for i := range v.Runs {
-		if at := v.Runs[i].Started; !at.IsZero() && at.Before(began) {
-			began = at
-		}
-	}
-	if !began.IsZero() {
-		when = began.UTC().Format("2 January 2006 15:04 UTC")
-	}
-	remedies := len(v.remedies) - 1
-	size := fmt.Sprintf("%s × %d %s", texts.Count(len(v.workloads), "workload"), remedies,
-		map[bool]string{true: "remedy", false: "remedies"}[remedies == 1])
-	runs := texts.Count(len(v.Runs), "run")
-	if took := v.seconds(); took > 0 {
-		runs += " in " + lasted(time.Duration(took*float64(time.Second)))
-	}
-	return facts(when, size, known(counted(v.Settings.Pairs, "pair"), "%s per remedy"), runs,
-		known(memory.Bytes(v.Settings.Limit), "runs limited to %v"), above1(v.Settings.Jobs, "%d runs at a time"),
-		known(v.Version, "steadyfit %s"))
+	return first
 }
 
 // workloadFacts describes the length and limits of a workload.
-func workloadFacts(w matrix.Workload, runtime string) string {
-	w = w.For(runtime)
-	steps := counted(w.Steps, "step")
-	if w.Epoch > 0 && w.Epoch < w.Steps {
-		steps += fmt.Sprintf(" in epochs of %d", w.Epoch)
-	}
-	return facts(known(w.Model, "model %s"), steps, above1(w.Every, "a sample every %d"), known(w.Batch, "batch %d"),
-		known(memory.Bytes(w.Budget), "budget %v per step"), known(memory.Bytes(w.Limit), "under a limit of %v"))
+func workloadFacts(w matrix.Workload) string {
+	return facts(when(w.Model != "", "model "+w.Model), when(w.Steps > 0, texts.Count(w.Steps, "step")),
+		when(w.Epoch > 0 && w.Epoch < w.Steps, fmt.Sprintf("epochs of %d", w.Epoch)),
+		when(w.Every > 1, fmt.Sprintf("a sample every %d", w.Every)), when(w.Batch > 0, fmt.Sprintf("batch %d", w.Batch)),
+		when(w.Budget > 0, "budget "+inBytes(w.Budget)+" per step"), when(w.Limit > 0, "under a limit of "+inBytes(w.Limit)))
 }
 
-// Variables and the methods below it describe the conditions of the runs.
-func (v *view) Variables() string {
-	var list []string
-	for _, name := range slices.Sorted(maps.Keys(v.Environment.Variables)) {
-		list = append(list, name+"="+v.Environment.Variables[name])
-	}
-	return cmp.Or(strings.Join(list, " "), "none that a measurement depends on")
-}
+// inBytes formats a size; empty for 0.
+func inBytes(n int64) string { return when(n != 0, memory.Bytes(n).String()) }
 
-func (v *view) How() string {
-	s := v.Settings
-	text := fmt.Sprintf("%s per remedy, seed %d, intervals of slopes at %s%%", texts.Count(s.Pairs, "pair"), s.Seed,
-		significant(100*cmp.Or(s.Confidence, stats.Confidence), 2))
-	if s.Quick {
-		text += ", the quick form"
-	}
-	return text + known(counted(s.Jobs, "run"), ", %s at a time")
-}
+// facts joins the parts of a line that are known.
+func facts(parts ...string) string { return strings.Join(present(parts...), ", ") }
 
-func (v *view) Limits() string {
-	text := cmp.Or(known(memory.Bytes(v.Settings.Limit), "%v"), "none")
-	if slices.ContainsFunc(v.workloads, func(w matrix.Workload) bool {
-		return slices.ContainsFunc(v.runtimes, func(runtime string) bool { return w.For(runtime).Limit > 0 })
-	}) {
-		text += ", except for workloads with their own limit"
-	}
-	return text + known(v.Settings.LimitKind, "; enforced by %s")
-}
-
-func (v *view) Took() string {
-	if took := v.seconds(); took > 0 {
-		return fmt.Sprintf("%.0f s in %s", math.Round(took), texts.Count(len(v.Runs), "run"))
-	}
-	return ""
-}
-
-func (v *view) seconds() (sum float64) {
-	for i := range v.Runs {
-		sum += v.Runs[i].Seconds
-	}
-	return sum
+func present(parts ...string) []string {
+	return slices.DeleteFunc(parts, func(s string) bool { return s == "" })
 }

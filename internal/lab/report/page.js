@@ -1,12 +1,7 @@
 "use strict";
-(async () => {
+(() => {
 const root = document.documentElement;
 const all = (selector, within) => [...(within || document).querySelectorAll(selector)];
-
-// The details are HTML, in gzip, in base64.
-const packed = Uint8Array.from(atob(JSON.parse(document.getElementById("packed").textContent)), c => c.charCodeAt(0));
-const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-document.getElementById("details").innerHTML = await new Response(unpacked).text();
 
 // The page shows one runtime at a time. A link to a part of another runtime shows that runtime.
 const radios = all(".switch input");
@@ -45,7 +40,7 @@ function spark(holder) {
   const base = part && curves(part.querySelector("tr[data-curve]"))[0];
   if (!base) return;
   const list = [...curves(document.getElementById(holder.dataset.best)).slice(0, 1), base];
-  plot(holder, 44, {cursor: {show: false}, axes: [{show: false}, {show: false}], padding: [2, 0, 2, 0],
+  plot(holder, 34, {cursor: {show: false}, axes: [{show: false}, {show: false}], padding: [2, 0, 2, 0],
     scales: {x: {time: false}, y: {range: (u, low, high) => [0, high * 1.05]}}, series: [{}, ...list.map(series)]},
     uPlot.join(list.map(c => [c.x, c.y])));
 }
@@ -121,17 +116,8 @@ function chart(figure) {
   }
 }
 
-function pareto(figure) {
-  const dots = all("tr[data-time]", figure.closest(".part")).map(row => {
-    const x = +row.dataset.time, y = +row.dataset.peak, hollow = row.textContent.includes("†"), square = row.className === "base", front = row.dataset.front;
-    return {x, y, hollow, square, tone: toneName(row.className), r: square ? 6 : front && 9, label: !square && front, rank: front || 0, id: row.id,
-      text: row.querySelector("button").textContent + "\n" + bytes(y) + ", " + duration(x) + " per step" + (hollow ? ", of less work" : "")};
-  });
-  scatter(figure.querySelector(".plot"), 270, dots.sort((a, b) => a.rank - b.rank), {click: d => { location.hash = d.id; }});
-}
-
 // A chart is drawn when it becomes visible, or is printed.
-const draw = new Map([...all(".spark")].map(e => [e, spark]).concat(all(".chart").map(e => [e, chart]), all(".pareto").map(e => [e, pareto])));
+const draw = new Map([...all("[data-part]")].map(e => [e, spark]).concat(all(".chart").map(e => [e, chart])));
 function drawOne(element) {
   const with_ = draw.get(element);
   if (with_ && element.clientWidth) { draw.delete(element); with_(element); }

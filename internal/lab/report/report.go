@@ -1,102 +1,295 @@
-// Package report renders the result of a matrix for people and for programs. No function
-// changes the result. An amount that was not measured is a dash, never 0.
+// Package report renders the result of a matrix for people and for programs. A view has the rows, words
+// and figures of the report; page.tmpl and text.tmpl render it. An amount that was not measured is a
+// dash, never 0.
 package report
 
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
+	"strings"
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/matrix"
-	"steadyfit/internal/memlayer"
-	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
 
-// unknown stands for an amount that was not measured.
-const unknown = "–"
-
-// view is a result with indexes, and with methods for page.tmpl.
+// view is what a report says about a result.
 type view struct {
+	// Alarms are reasons to distrust the result. Calibrated is empty if there are alarms.
+	Alarms     []string
+	Calibrated string
+	Runtimes   []*onRuntime
+	Workloads  []workload
+	Effects    []look
+	// Machine and Size are a part of the Conditions.
+	Conditions, Machine, Size []fact
+
 	*matrix.Result
-	runtimes     []string
-	workloads    []matrix.Workload
-	remedies     []matrix.Remedy
-	combinations map[combinationID]*matrix.Combination
-	runs         map[int]*matrix.RunResult
-	remedy       map[string]matrix.Remedy
-	workload     map[string]matrix.Workload
-	answered     []onRuntime // by Runtimes
+	names []string // of the runtimes, in the order of the result
+	cells map[combinationID]*matrix.Combination
+	runs  map[int]*matrix.RunResult
 }
 
 type combinationID struct{ runtime, workload, remedy string }
 
+func idOf(c *matrix.Combination) combinationID { return combinationID{c.Runtime, c.Workload, c.Remedy} }
+
+// onRuntime has the loops on a runtime in the order of the workloads.
+type onRuntime struct {
+	Index       int
+	Name, Tally string
+	Loops       []*loop
+	Table       []tableRow
+}
+
+// workload has the loops of a workload by runtime; nil where it did not run.
+type workload struct {
+	matrix.Workload
+	Loops []*loop
+}
+
+// loop is a workload on a runtime, with its remedies.
+type loop struct {
+	matrix.Workload
+	Runtime int
+	On      string // name of the runtime
+	Anchor  string
+	state
+	// Figure is the amount behind the state, and Detail the same with intervals and causes of crashes.
+	Figure, Detail string
+	Facts, Cause   string
+	Kept           string // memory after close
+	Columns        []string
+	// Rows has the baseline, then the remedies, the best first.
+	Rows []*row
+}
+
+// row has the figures of a workload with a remedy.
+type row struct {
+	*matrix.Combination
+	look
+	Title, Anchor string
+	// Figure is the ratio of the amount that the remedy should lower. Cost has the other ratios.
+	Figure, Time, Cost string
+	Figures            []figure
+	Remark             string
+	Curve              string // "step KiB step KiB ..." of the middle run, then of other runs, after "|"
+	Crashed            bool
+	order              []float64 // among the rows with the same look
+}
+
+// figure is an amount with its ratio to the baseline.
+type figure struct{ Value, Ratio string }
+
+// tableRow is a remedy with a row for each loop; nil where it was not tried. Group is empty if it is
+// that of the row above.
+type tableRow struct {
+	Group, Title string
+	Cells        []*row
+}
+
+// column is an amount with its ratio to the baseline, and the goal of the remedies that should lower it.
+type column struct {
+	name  string
+	goal  compare.Goal
+	value func(*matrix.Combination) string
+	ratio func(*compare.Comparison) compare.Ratio
+}
+
+// columns has the columns of a table of figures. The last ones are shown if a row has a value.
+var columns = []column{
+	{"slope", compare.LowerSlope, func(c *matrix.Combination) string { return slopeText(c, true) },
+		func(c *compare.Comparison) compare.Ratio { return c.Slope }},
+	{"step time", "", func(c *matrix.Combination) string { return duration(c.Figures.StepTime) },
+		func(c *compare.Comparison) compare.Ratio { return c.StepTime }},
+	{"peak", compare.LowerPeak, func(c *matrix.Combination) string { return size(c.Figures.Peak) },
+		func(c *compare.Comparison) compare.Ratio { return c.Peak }},
+	{"after close", compare.LowerReset, func(c *matrix.Combination) string { return size(c.Figures.Closed) },
+		func(c *compare.Comparison) compare.Ratio { return c.Reset }},
+	{"after trim", "", func(c *matrix.Combination) string { return size(c.Figures.Trimmed) }, nil},
+	{"GPU memory", compare.LowerGPU, func(c *matrix.Combination) string { return size(c.Figures.GPU) },
+		func(c *compare.Comparison) compare.Ratio { return c.GPU }},
+	{"TensorFlow's pool", "", func(c *matrix.Combination) string { return size(c.Figures.Pool) }, nil},
+	{"TensorFlow's GPU pool", "", func(c *matrix.Combination) string { return size(c.Figures.GPUPool) }, nil},
+}
+
+const always = 4 // number of columns that are always shown
+
+// of returns the ratio of the amount, or an unknown one.
+func (a column) of(c *matrix.Combination) compare.Ratio {
+	if a.ratio == nil || c.Comparison == nil {
+		return compare.Ratio{}
+	}
+	return a.ratio(c.Comparison)
+}
+
 func newView(r *matrix.Result) *view {
-	v := &view{Result: r, combinations: map[combinationID]*matrix.Combination{}, runs: map[int]*matrix.RunResult{},
-		remedy: map[string]matrix.Remedy{}, workload: map[string]matrix.Workload{}}
-	for _, w := range r.Workloads {
-		v.addWorkload(w)
-	}
-	// The baseline comes first, even if the result does not list it.
-	baseline := matrix.Remedy{ID: matrix.Baseline, Title: "as it is"}
-	for _, m := range r.Remedies {
-		if m.ID == matrix.Baseline && m.Title != "" {
-			baseline = m
-		}
-	}
-	v.addRemedy(baseline)
-	for _, m := range r.Remedies {
-		v.addRemedy(m)
-	}
-	found := map[string]bool{}
+	v := &view{Result: r, Effects: looks[1:], cells: map[combinationID]*matrix.Combination{},
+		runs: map[int]*matrix.RunResult{}}
 	for i := range r.Combinations {
 		c := &r.Combinations[i]
-		found[c.Runtime] = true
-		v.combinations[combinationID{c.Runtime, c.Workload, c.Remedy}] = c
-		v.addWorkload(matrix.Workload{ID: c.Workload})
-		v.addRemedy(matrix.Remedy{ID: c.Remedy})
+		v.cells[idOf(c)] = c
+		if !slices.Contains(v.names, c.Runtime) {
+			v.names = append(v.names, c.Runtime)
+		}
 	}
 	for i := range r.Runs {
 		v.runs[r.Runs[i].ID] = &r.Runs[i]
-		found[r.Runs[i].Runtime] = true
 	}
-	for name := range found {
-		v.runtimes = append(v.runtimes, name)
+	for _, w := range r.Workloads {
+		v.Workloads = append(v.Workloads, workload{Workload: w})
 	}
-	order := map[string]int{matrix.Go: -3, matrix.Galeone: -2, matrix.Keras: -1}
-	slices.SortFunc(v.runtimes, func(a, b string) int {
-		return cmp.Or(cmp.Compare(order[a], order[b]), cmp.Compare(a, b))
-	})
+	for i, name := range v.names {
+		rt := &onRuntime{Index: i, Name: name}
+		for j := range v.Workloads {
+			w := &v.Workloads[j]
+			var l *loop
+			if base := v.cells[combinationID{name, w.ID, matrix.Baseline}]; base != nil {
+				l = v.loop(i, fmt.Sprintf("w%d-%d", j, i), w.Workload, base)
+				rt.Loops = append(rt.Loops, l)
+			}
+			w.Loops = append(w.Loops, l)
+		}
+		rt.Tally, rt.Table = tally(rt.Loops), table(rt.Loops, r.Remedies)
+		v.Runtimes = append(v.Runtimes, rt)
+	}
+	v.trust()
+	v.Conditions = conditions(r)
+	v.Machine, v.Size = v.Conditions[:6], v.Conditions[6:9]
 	return v
 }
 
-func (v *view) addWorkload(w matrix.Workload) {
-	if _, ok := v.workload[w.ID]; !ok {
-		v.workload[w.ID] = w
-		v.workloads = append(v.workloads, w)
+func (v *view) loop(runtime int, anchor string, w matrix.Workload, base *matrix.Combination) *loop {
+	w = w.For(base.Runtime)
+	l := &loop{Workload: w, Runtime: runtime, On: base.Runtime, Anchor: anchor, state: stateOf(base),
+		Facts: workloadFacts(w), Cause: v.cause(base), Kept: unknown}
+	l.Figure, l.Detail = verdict(base)
+	if base.Figures.Closed != nil {
+		l.Kept = size(base.Figures.Closed) + when(base.Figures.Level != nil, " of "+size(base.Figures.Level))
 	}
-}
-
-func (v *view) addRemedy(m matrix.Remedy) {
-	if _, ok := v.remedy[m.ID]; !ok {
-		if m.Title == "" {
-			m.Title = m.ID
+	for _, m := range v.Remedies {
+		if c := v.cells[combinationID{base.Runtime, w.ID, m.ID}]; c != nil {
+			l.Rows = append(l.Rows, v.row(c, m))
 		}
-		v.remedy[m.ID] = m
-		v.remedies = append(v.remedies, m)
 	}
+	slices.SortStableFunc(l.Rows, func(a, b *row) int {
+		return cmp.Or(cmp.Compare(rank(a.effect), rank(b.effect)), slices.Compare(a.order, b.order))
+	})
+	for i, r := range l.Rows {
+		r.Anchor = fmt.Sprintf("%s-%d", anchor, i)
+	}
+	for i, column := range columns {
+		has := func(r *row) bool { return column.value(r.Combination) != unknown }
+		if i >= always && !slices.ContainsFunc(l.Rows, has) {
+			continue
+		}
+		l.Columns = append(l.Columns, column.name)
+		for _, r := range l.Rows {
+			ratio := column.of(r.Combination)
+			r.Figures = append(r.Figures, figure{column.value(r.Combination), when(ratio.OK, times(ratio, true))})
+		}
+	}
+	return l
 }
 
-func (v *view) combination(runtime, workload, remedy string) *matrix.Combination {
-	return v.combinations[combinationID{runtime, workload, remedy}]
+func (v *view) row(c *matrix.Combination, m matrix.Remedy) *row {
+	r := &row{Combination: c, look: lookOf(c), Title: cmp.Or(m.Title, m.ID), Remark: remark(c, m)}
+	r.Curve, r.Crashed = v.curves(c), 2*len(c.Crashes) > len(c.Runs)
+	if c.Remedy == matrix.Baseline {
+		figure, _ := verdict(c)
+		r.Word, r.Figure, r.Time = stateOf(c).Word, figure, when(c.Figures.StepTime != nil, duration(c.Figures.StepTime))
+		return r
+	}
+	r.Cost = cost(c)
+	name, goal := goalRatio(c)
+	d := cmp.Or(c.Comparison, &compare.Comparison{})
+	switch {
+	case crashesToo(c):
+		r.Figure = "crashes too"
+	case c.Effect == compare.Harmful && d.RemedyCrashes > 0 && 2*d.RemedyCrashes >= d.Pairs:
+		r.Figure = "crashes"
+	case c.Effect == compare.Works && d.BaseCrashes > 0:
+		r.Figure = "survives"
+	case goal.OK:
+		r.Figure = name + " " + times(goal, false)
+	}
+	if d.StepTime.OK {
+		r.Time = "time " + times(d.StepTime, false)
+	}
+	switch c.Effect {
+	case compare.Works: // the cheapest first; a smaller step cannot be compared
+		r.order = []float64{when(lessWork(m), 1.0), nearest(d.StepTime), nearest(d.Peak)}
+	case compare.Partly:
+		r.order = []float64{goal.Estimate}
+	}
+	return r
 }
 
-func (v *view) title(remedy string) string { return cmp.Or(v.remedy[remedy].Title, remedy) }
+// Worst returns the loops that grow or crash, then the others. Those that grow on purpose come last.
+func (r *onRuntime) Worst() []*loop {
+	rank := func(l *loop) int {
+		return when(!l.Bad(), 1) + when(l.OnPurpose(), 2) - when(l.ID == matrix.User, 2)
+	}
+	list := slices.Clone(r.Loops)
+	slices.SortStableFunc(list, func(a, b *loop) int { return cmp.Compare(rank(a), rank(b)) })
+	return list
+}
 
-func (v *view) runsOf(c *matrix.Combination) []*matrix.RunResult {
-	var list []*matrix.RunResult
+// Bad reports whether the loop grows or crashes, and OnPurpose whether it is a calibration that does.
+func (l *loop) Bad() bool       { return l.state.Class == "harm" }
+func (l *loop) OnPurpose() bool { return l.Leak != nil && *l.Leak > 0 }
+
+// Best returns the cheapest remedy that works, or the best one that works in part; nil if there is none.
+func (l *loop) Best() *row {
+	if len(l.Rows) > 1 && (l.Rows[1].effect == compare.Works || l.Rows[1].effect == compare.Partly) {
+		return l.Rows[1]
+	}
+	return nil
+}
+
+// HasCurves reports whether the loop has a chart.
+func (l *loop) HasCurves() bool {
+	return slices.ContainsFunc(l.Rows, func(r *row) bool { return r.Curve != "" })
+}
+
+// tally counts the loops that grow or crash, and those of them that a remedy cures. Calibrations do not
+// count.
+func tally(loops []*loop) string {
+	count, all, cured := map[string]int{}, 0, 0
+	for _, l := range loops {
+		if best := l.Best(); !l.OnPurpose() {
+			all++
+			count[l.growth]++
+			cured += when(l.Bad() && best != nil && best.effect == compare.Works, 1)
+		}
+	}
+	return fmt.Sprintf("of %d workloads, %d grow and %d crash; a remedy works for %d of these %d", all, count["grows"],
+		count["crashes"], cured, count["grows"]+count["crashes"])
+}
+
+// table returns the remedies that were tried.
+func table(loops []*loop, remedies []matrix.Remedy) (list []tableRow) {
+	for _, m := range remedies {
+		line, tried := tableRow{m.Group, cmp.Or(m.Title, m.ID), make([]*row, len(loops))}, false
+		for i, l := range loops {
+			if at := slices.IndexFunc(l.Rows, func(r *row) bool { return r.Remedy == m.ID }); at >= 0 {
+				line.Cells[i], tried = l.Rows[at], true
+			}
+		}
+		if tried {
+			list = append(list, line)
+		}
+	}
+	for i := len(list) - 1; i > 0; i-- {
+		if list[i].Group == list[i-1].Group {
+			list[i].Group = ""
+		}
+	}
+	return list
+}
+
+func (v *view) runsOf(c *matrix.Combination) (list []*matrix.RunResult) {
 	for _, id := range c.Runs {
 		if r := v.runs[id]; r != nil {
 			list = append(list, r)
@@ -105,106 +298,38 @@ func (v *view) runsOf(c *matrix.Combination) []*matrix.RunResult {
 	return list
 }
 
-// middle returns the run that represents the runs of a combination, or nil. In a thinned result,
-// only this run has figures and a series.
-func (v *view) middle(c *matrix.Combination) *matrix.RunResult {
+// sampled returns the runs of a combination that have a series. The first one represents all runs.
+func (v *view) sampled(c *matrix.Combination) []*matrix.RunResult {
 	runs := v.runsOf(c)
 	if len(runs) == 0 {
 		return nil
 	}
-	run := matrix.Middle(runs)
-	if run.Samples() == 0 {
-		if sampled := slices.DeleteFunc(runs, func(r *matrix.RunResult) bool { return r.Samples() == 0 }); len(sampled) > 0 {
-			run = matrix.Middle(sampled)
+	middle := matrix.Middle(runs)
+	slices.SortStableFunc(runs, func(a, b *matrix.RunResult) int {
+		return when(a == middle, -1) + when(b == middle, 1)
+	})
+	return slices.DeleteFunc(runs, func(r *matrix.RunResult) bool { return r.Samples() == 0 })
+}
+
+// mostRepeats is the maximum number of further curves of a baseline.
+const mostRepeats = 6
+
+// curves returns the curve of the middle run and, for a baseline, the curves of other runs.
+func (v *view) curves(c *matrix.Combination) string {
+	var list []string
+	for _, r := range v.sampled(c) {
+		list = append(list, present(curve(r))...)
+	}
+	return strings.Join(list[:min(len(list), when(c.Remedy == matrix.Baseline, mostRepeats)+1)], "|")
+}
+
+// curve returns the anonymous memory of a run.
+func curve(r *matrix.RunResult) string {
+	var points []string
+	for _, s := range r.Series.Samples() {
+		if held := s.Get(memory.Anon); held.OK {
+			points = append(points, fmt.Sprint(s.Step, int64(held.Bytes/memory.KiB)))
 		}
 	}
-	return run
-}
-
-// phase returns the median of a layer between two phases.
-func (v *view) phase(c *matrix.Combination, name string, layer memory.Layer) memory.Reading {
-	var values []float64
-	for _, r := range v.runsOf(c) {
-		s := r.Phases[name]
-		if a := s.Get(layer); a.OK {
-			values = append(values, float64(a.Bytes))
-		}
-	}
-	if len(values) == 0 {
-		return memory.Reading{}
-	}
-	return memory.Known(memory.Bytes(math.Round(stats.Median(values))))
-}
-
-func estimated(c *matrix.Combination) bool {
-	if c.Figures.Slope != (memory.Interval{}) {
-		return true
-	}
-	return c.Verdict != nil && c.Verdict.Kind != memlayer.Crash && c.Verdict.NoiseFloor+float64(c.Verdict.Samples) > 0
-}
-
-// slope returns the slope in bytes per step with the range over runs, or with the interval of a
-// single run.
-func slope(c *matrix.Combination) (memory.Interval, bool) {
-	if !estimated(c) {
-		return memory.Interval{}, false
-	}
-	if len(c.Runs) < 2 && c.Verdict != nil {
-		return c.Verdict.Slope, true
-	}
-	return c.Figures.Slope, true
-}
-
-// kinds returns how many runs have the combination's verdict, as in "in 4 of 5 runs".
-func (v *view) kinds(c *matrix.Combination) string {
-	if c.Verdict == nil {
-		return ""
-	}
-	runs, same := v.runsOf(c), 0
-	for _, r := range runs {
-		if r.Outcome.Verdict.Kind == c.Verdict.Kind {
-			same++
-		}
-	}
-	switch {
-	case len(runs) < 2:
-		return ""
-	case same == len(runs):
-		return fmt.Sprintf("in all %d runs", same)
-	}
-	return fmt.Sprintf("in %d of %d runs", same, len(runs))
-}
-
-// growth is the class of a workload by its verdict, with a CSS class and a heading. Noise may
-// change the kind of a verdict, but not the name of its growth.
-type growth struct{ name, class, heading string }
-
-var (
-	grows     = growth{"grows", "harm", ""}
-	crashes   = growth{"crashes", "harm", ""}
-	settles   = growth{"does not grow", "partly", "Rises, then levels off"} // a jump or a plateau
-	steady    = growth{"does not grow", "works", "Does not grow"}
-	undecided = growth{"inconclusive", "unclear", "Undecided"}
-)
-
-func growthOf(c *matrix.Combination) growth {
-	switch {
-	case c == nil, c.Effect == compare.CouldNotApply, c.Effect == compare.NotApplicable && c.Comparison == nil:
-		return undecided
-	case c.Verdict == nil && len(c.Crashes) > 0:
-		return crashes
-	case c.Verdict == nil:
-		return undecided
-	}
-	switch c.Verdict.Kind {
-	case memory.Leak:
-		return grows
-	case memlayer.Crash:
-		return crashes
-	case memory.Plateau, memory.Jump:
-		return settles
-	case memory.Flat, memory.Sawtooth:
-		return steady
-	}
-	return undecided
+	return when(len(points) > 1, strings.Join(points, " "))
 }

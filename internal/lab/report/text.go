@@ -1,21 +1,15 @@
 package report
 
 import (
-	"bufio"
 	"cmp"
-	"crypto/rand"
 	"embed"
 	"fmt"
 	"io"
-	"math"
-	"slices"
 	"strings"
 	"text/template"
-	"unicode/utf8"
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/matrix"
-	"steadyfit/internal/stats"
 	"steadyfit/internal/texts"
 )
 
@@ -27,254 +21,80 @@ type TextOptions struct {
 	Color bool
 }
 
-// Text writes the answer for a terminal: the calibration, the growing workloads with their
-// remedies, a table of remedies, and those that could not be applied.
-func Text(w io.Writer, r *matrix.Result, o TextOptions) error {
-	t := o.complete()
-	return t.write(w, "text", &text{newView(r), t})
-}
-
-// text is the data of the template text.
-type text struct {
-	*view
-	TextOptions
-}
-
-func (o TextOptions) complete() TextOptions {
-	return TextOptions{Width: max(cmp.Or(o.Width, 80), 40), Color: o.Color}
-}
-
-const (
-	bold   = "1"
-	red    = "31"
-	green  = "32"
-	yellow = "33"
-	faint  = "2"
-)
-
-// The marks of paragraphs in text.tmpl. They are random, so that no text of a result has them.
-var (
-	nonce                           = rand.Text()
-	paragraphEnd, leadEnd, verbatim = nonce + "p", nonce + "l", nonce + "v"
-	colorBegin, colorEnd            = nonce + "c", nonce + "e"
-)
-
-func mark(color string) string { return colorBegin + color + colorEnd }
+// paragraphEnd ends the paragraphs of text.tmpl.
+const paragraphEnd = "\x1e"
 
 //go:embed text.tmpl
 var textFile embed.FS
 
 var textTemplate = template.Must(template.New("").Funcs(template.FuncMap{
-	"p": func() string { return paragraphEnd }, "tab": func() string { return leadEnd },
-	"raw":  func() string { return verbatim },
-	"bold": func() string { return mark(bold) }, "red": func() string { return mark(red) },
-	"size": size, "count": texts.Count[int], "share": share, "add": func(a, b int) int { return a + b },
-	"md": markdown, "sentence": sentence, "stopped": func(s string) string { return strings.TrimSuffix(s, ".") + "." },
+	"p": func() string { return paragraphEnd }, "md": markdown, "sentence": sentence, "join": join,
 }).ParseFS(textFile, "text.tmpl"))
 
-// phrase executes a template for a sentence.
-func phrase(name string, data any) (string, error) {
-	var b strings.Builder
-	err := textTemplate.ExecuteTemplate(&b, name, data)
-	return b.String(), err
+// Text writes the answer for a terminal: the calibration, the workloads with their remedies, and the
+// claims.
+func Text(w io.Writer, r *matrix.Result, o TextOptions) error { return o.write(w, "text", newView(r)) }
+
+// Claims writes the claims in Markdown: a table with the verdicts, then each claim with the figures and
+// their sources, or with what a test needs.
+func Claims(w io.Writer, r *matrix.Result) error {
+	if err := textTemplate.ExecuteTemplate(w, "claims", newView(r)); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
 }
 
-// write executes a template and writes its paragraphs.
+// Lines returns the remedies of a loop by their effect. The names of those that changed nothing are left
+// out if the loop neither grows nor crashes.
+func (l *loop) Lines() (lines []string) {
+	for _, look := range looks[1:] {
+		change := look.effect == compare.Works || look.effect == compare.Partly
+		nothing := look.effect == compare.NoEffect || look.effect == unverified || look.effect == compare.Unclear
+		var names []string
+		for _, r := range l.Rows {
+			switch {
+			case r.effect != look.effect, nothing && !l.Bad(), r.effect == compare.NotApplicable:
+			case change:
+				names = append(names, fmt.Sprintf("%s (%s)", r.Remedy, strings.Join(present(r.Figure, r.Cost), "; ")))
+			default:
+				names = append(names, r.Remedy+when(look.effect == compare.CouldNotApply, " ("+r.Reason+")"))
+			}
+		}
+		if more := len(names) - 4; change && more > 0 {
+			names = append(names[:4], fmt.Sprintf("and %d more", more))
+		}
+		if len(names) > 0 {
+			lines = append(lines, fmt.Sprintf("%s %s: %s.", look.Symbol, look.Word, strings.Join(names, ", ")))
+		}
+	}
+	return lines
+}
+
+// write executes a template and wraps its paragraphs. Leading spaces are the indent of a paragraph.
+// Headings begin with "# ", and alarms with "! "; both are bold.
 func (o TextOptions) write(w io.Writer, name string, data any) error {
-	var all strings.Builder
+	var all, out strings.Builder
 	if err := textTemplate.ExecuteTemplate(&all, name, data); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	out := bufio.NewWriter(w)
-	for rest := all.String(); ; {
-		paragraph, next, ok := strings.Cut(rest, paragraphEnd)
-		if !ok {
-			return out.Flush()
+	width := max(cmp.Or(o.Width, 80), 40)
+	for paragraph := range strings.SplitSeq(all.String(), paragraphEnd) {
+		paragraph = strings.TrimLeft(paragraph, "\n")
+		text, heading := strings.CutPrefix(strings.TrimLeft(paragraph, " "), "# ")
+		lead := strings.Repeat(" ", len(paragraph)-len(strings.TrimLeft(paragraph, " ")))
+		out.WriteString(when(heading, "\n"))
+		text = texts.Wrap(lead, len(lead), oneLine(text), width)
+		if o.Color && (heading || strings.HasPrefix(text, "! ")) {
+			text = "\x1b[1m" + text + "\x1b[0m"
 		}
-		o.paragraph(out, strings.TrimLeft(paragraph, "\n"))
-		rest = next
+		out.WriteString(text + "\n")
 	}
+	_, err := io.WriteString(w, strings.TrimRight(out.String(), "\n")+"\n")
+	return err
 }
 
-func (o TextOptions) paragraph(out io.Writer, text string) {
-	if lines, ok := strings.CutPrefix(text, verbatim); ok {
-		fmt.Fprint(out, lines)
-		return
-	}
-	color := ""
-	if marked, ok := strings.CutPrefix(text, colorBegin); ok {
-		color, text, _ = strings.Cut(marked, colorEnd)
-	}
-	if color == bold {
-		fmt.Fprintf(out, "\n%s\n", o.paint(clip(oneLine(text), o.Width), bold))
-		return
-	}
-	lead, text, ok := strings.Cut(text, leadEnd)
-	if !ok {
-		text = strings.TrimLeft(lead, " ")
-		lead = lead[:len(lead)-len(text)]
-	}
-	for line := range strings.Lines(texts.Wrap(lead, columns(lead), oneLine(text), o.Width) + "\n") {
-		fmt.Fprintln(out, strings.TrimRight(o.paint(strings.TrimSuffix(line, "\n"), color), " "))
-	}
-}
+var escapeMarkdown = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", ">", "&gt;", "&", "&amp;",
+	"*", "\\*", "`", "\\`", "[", "\\[", "]", "\\]")
 
-func (o TextOptions) paint(text, color string) string {
-	if !o.Color || color == "" || text == "" {
-		return text
-	}
-	return "\x1b[" + color + "m" + text + "\x1b[0m"
-}
-
-func columns(text string) int { return utf8.RuneCountInString(text) }
-
-// clip shortens a text and marks it as shortened.
-func clip(text string, width int) string {
-	if columns(text) <= width {
-		return text
-	}
-	return string([]rune(text)[:max(width-1, 1)]) + "…"
-}
-
-func pad(text string, width int) string {
-	return text + strings.Repeat(" ", max(width-columns(text), 0))
-}
-
-func share(same, all int) string {
-	if all == 0 {
-		return "none to compare"
-	}
-	return fmt.Sprintf("%d of %d (%.1f%%)", same, all, 100*float64(same)/float64(all))
-}
-
-// Table returns a row per remedy and a column per workload, in blocks that fit the width.
-func (t *text) Table(runtime string) string {
-	without := func(of func(*matrix.Combination) bool) bool {
-		return !slices.ContainsFunc(t.Combinations, func(c matrix.Combination) bool {
-			return c.Runtime == runtime && c.Remedy != matrix.Baseline && c.Effect != compare.NotApplicable &&
-				c.Effect != compare.CouldNotApply && of(&c)
-		})
-	}
-	remedies := slices.DeleteFunc(slices.Clone(t.remedies), func(m matrix.Remedy) bool {
-		return without(func(c *matrix.Combination) bool { return c.Remedy == m.ID })
-	})
-	workloads := slices.DeleteFunc(slices.Clone(t.workloads), func(w matrix.Workload) bool {
-		return without(func(c *matrix.Combination) bool { return c.Workload == w.ID })
-	})
-	if len(remedies) == 0 {
-		return ""
-	}
-	name := 6
-	for _, m := range remedies {
-		name = max(name, columns(oneLine(m.ID)))
-	}
-	name = min(name, t.Width/3)
-	const column, last = 9, 7
-	var b strings.Builder
-	line := func(text string) { fmt.Fprintln(&b, strings.TrimRight(text, " ")) }
-	per := max((t.Width-name-last)/column, 1)
-	for block := range slices.Chunk(workloads, per) {
-		line("")
-		head := pad("", name) + "   time"
-		for _, w := range block {
-			head += " " + pad(clip(oneLine(w.ID), column-1), column-1)
-		}
-		line(t.paint(strings.TrimRight(head, " "), faint))
-		for _, m := range remedies {
-			row := pad(clip(oneLine(m.ID), name), name) + "  " + pad(t.usualTime(runtime, m.ID), last-2)
-			for _, w := range block {
-				c := t.combination(runtime, w.ID, m.ID)
-				if c == nil {
-					row += strings.Repeat(" ", column)
-					continue
-				}
-				row += " " + t.paint(pad(t.cell(c), column-1), lookOf(c).color)
-			}
-			line(row)
-		}
-	}
-	return b.String()
-}
-
-// cell describes the effect of a remedy in eight columns.
-func (v *view) cell(c *matrix.Combination) string {
-	text := cmp.Or(lookOf(c).Symbol, "?")
-	if c.Effect == compare.NotApplicable || c.Effect == compare.CouldNotApply {
-		return text
-	}
-	name, r := v.goalRatio(c)
-	switch {
-	case crashesToo(c):
-		return text + " crash"
-	case c.Comparison != nil && c.Comparison.RemedyCrashes > 0 && c.Effect == compare.Harmful:
-		return text + " crash"
-	case c.Comparison != nil && c.Comparison.BaseCrashes > 0 && c.Effect == compare.Works:
-		return text + " lives"
-	case !r.OK:
-		return text
-	case math.Abs(r.Estimate) >= 99.95:
-		return text + " >99"
-	}
-	return text + map[string]string{"slope": "s", "peak": "p", "after close": "c", "GPU": "g"}[name] +
-		strings.TrimPrefix(times(r, false), "×")
-}
-
-// usualTime returns the median ratio of step times.
-func (v *view) usualTime(runtime, remedy string) string {
-	var all []float64
-	unclear := 0
-	for _, w := range v.workloads {
-		if c := v.combination(runtime, w.ID, remedy); c != nil && c.Comparison != nil && c.Comparison.StepTime.OK {
-			all = append(all, c.Comparison.StepTime.Estimate)
-			if c.Comparison.StepTime.Effect == compare.Unclear {
-				unclear++
-			}
-		}
-	}
-	if len(all) == 0 {
-		return unknown
-	}
-	text := fmt.Sprintf("×%.2f", stats.Median(all))
-	if 2*unclear > len(all) {
-		text += "?"
-	}
-	return text
-}
-
-// reason is a reason with the remedies that it applies to, as "trim on go".
-type reason struct {
-	Reason   string
-	Remedies []string
-}
-
-func (v *view) reasons(of func(*matrix.Combination) string) (list []reason) {
-	for i := range v.Combinations {
-		c := &v.Combinations[i]
-		text := oneLine(of(c))
-		if text == "" {
-			continue
-		}
-		k := slices.IndexFunc(list, func(r reason) bool { return r.Reason == text })
-		if k < 0 {
-			k = len(list)
-			list = append(list, reason{Reason: text})
-		}
-		if name := c.Remedy + " on " + c.Runtime; !slices.Contains(list[k].Remedies, name) {
-			list[k].Remedies = append(list[k].Remedies, name)
-		}
-	}
-	return list
-}
-
-func (v *view) Unverified() []reason {
-	return v.reasons(func(c *matrix.Combination) string { return c.Unverified })
-}
-
-func (v *view) Unapplied() []reason {
-	return v.reasons(func(c *matrix.Combination) string {
-		if c.Effect != compare.CouldNotApply {
-			return ""
-		}
-		return cmp.Or(oneLine(c.Reason), "no reason given")
-	})
-}
+// markdown escapes text and puts it on one line. Underscores within words need no escape.
+func markdown(text string) string { return escapeMarkdown.Replace(oneLine(text)) }
