@@ -157,7 +157,7 @@ func TestUnknown(t *testing.T) {
 			Comparison: &compare.Comparison{Effect: compare.Unclear, Goal: compare.LowerSlope, More: 4}},
 	}
 	text := visible(render(t, HTML, r))
-	has(t, text, "undecided nothing that was tried lowers it –", "undecided too few samples",
+	has(t, text, "undecided no remedy is shown to lower it –", "undecided too few samples",
 		"as it is undecided – – – –", "? unclear – – – – About 4 more pairs would decide.", "This result has no curves.")
 	measured, _, _ := strings.Cut(text, "Conditions Calibration")
 	hasNot(t, measured, " 0 B", "0.0 B/step")
