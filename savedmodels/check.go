@@ -53,7 +53,7 @@ const (
 )
 
 const (
-	exportFix = "export the model with scripts/export.py, which keeps every variable"
+	exportFix = "export the model with steadyfit-export, which keeps every variable"
 	unsafeFix = "export the model without it; or, if you trust the model like a program, allow unsafe operations"
 )
 
@@ -207,7 +207,7 @@ func (j *judgement) checkTrained(s *Signature) {
 }
 
 func (j *judgement) noTrainSignature() {
-	fix := "export the model with scripts/export.py, or with a signature train that returns the loss"
+	fix := "export the model with steadyfit-export, or with a signature train that returns the loss"
 	if name := j.choose(trainNames, nil); name != "" {
 		s := j.find(name)
 		message := "signature " + name + " has no output loss"

@@ -100,7 +100,7 @@ func listFiles(dir string) (names []string, err error) {
 func explainFile(path string) string {
 	if ext := strings.ToLower(filepath.Ext(path)); ext == ".keras" || ext == ".h5" {
 		return "this is a Keras model or its weights: load it in Python and export a SavedModel with signatures " +
-			"(scripts/export.py)"
+			"(steadyfit-export)"
 	}
 	return "a SavedModel is a folder with " + modelFile + " and variables/ in it"
 }
@@ -110,7 +110,7 @@ func explainFolder(dir string) string {
 	if versions, err := Versions(dir); err == nil && len(versions) > 0 {
 		return "there is one in " + versions[len(versions)-1].Path + ": use that folder"
 	}
-	return "export one with scripts/export.py or tf.saved_model.save"
+	return "export one with steadyfit-export or tf.saved_model.save"
 }
 
 func exists(path string) bool {

@@ -30,7 +30,7 @@ func TestOpenExplainsWhatIsNoSavedModel(t *testing.T) {
 		says  string
 	}{
 		"missing folder": {nil, "nothere", fs.ErrNotExist, "nothere"},
-		"empty folder":   {nil, ".", ErrNotSavedModel, "it has no saved_model.pb; export one with scripts/export.py"},
+		"empty folder":   {nil, ".", ErrNotSavedModel, "it has no saved_model.pb; export one with steadyfit-export"},
 		"one folder up":  {map[string]string{"1/saved_model.pb": "x"}, ".", ErrNotSavedModel, "there is one in"},
 		"versions": {map[string]string{"9/saved_model.pb": "x", "10/saved_model.pb": "x"}, ".", ErrNotSavedModel,
 			"/10: use that folder"},

@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import bench_models
-import export
+import steadyfit_export as export
 
 FUSED = 50
 

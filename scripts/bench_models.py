@@ -30,7 +30,7 @@ All train with Adam. The small dense ones have XLA-compiled signatures for the m
 shapes; --twins adds them to digits-cnn and attention. ``--policy`` makes models under another dtype
 policy of Keras, from the same weights, in folders whose names have the suffix in
 SUFFIXES; under mixed_float16 with ``--loss-scale-input`` the suffix is SCALED. ``--remat``
-computes layers again for the gradient, as export.py does, with the suffix REMAT.
+computes layers again for the gradient, as steadyfit-export does, with the suffix REMAT.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import export
+import steadyfit_export as export
 
 SEED = 224
 # The suffix of a model's name by its policy.
@@ -188,7 +188,7 @@ def _transformer() -> tuple[Any, dict[str, Any]]:
 
 
 def transformer() -> dict[str, Any]:
-    """The model transformer for ``export.py --model scripts/bench_models.py:transformer``."""
+    """The model transformer for ``steadyfit-export --model scripts/bench_models.py:transformer``."""
     model, optimizer, options = make_model("transformer")
     return {"model": model, "optimizer": optimizer, **options}
 
@@ -284,8 +284,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=list(MODELS), action="append", help="this one; repeat")
     parser.add_argument("--twins", action="store_true", help="more XLA-compiled signatures")
     parser.add_argument("--policy", choices=list(SUFFIXES), default="float32")
-    parser.add_argument("--loss-scale-input", action="store_true", help="see export.py")
-    parser.add_argument("--remat", metavar="LAYERS", help="see export.py")
+    parser.add_argument("--loss-scale-input", action="store_true", help="see steadyfit-export")
+    parser.add_argument("--remat", metavar="LAYERS", help="see steadyfit-export")
     parser.add_argument(
         "--no-verify", action="store_true", help="do not load the exports to verify them"
     )

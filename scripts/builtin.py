@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import bench_models
-import export
+import steadyfit_export as export
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SEED = 1797

@@ -29,7 +29,7 @@ sys.path.insert(0, str(SCRIPTS))
 import keras
 import numpy as np
 
-import export
+import steadyfit_export as export
 
 EPOCHS, BATCH = 3, 16
 

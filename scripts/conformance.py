@@ -36,7 +36,7 @@ import conformance_forms as forms
 import conformance_models as models
 import conformance_steps as steps
 import conformance_tables as tables
-import export
+import steadyfit_export as export
 from conformance_models import BATCH, EPOCHS, TRAIN, Case, seeded
 from conformance_tables import DIFFERS, METRIC_LIMIT, REFUSED, WEIGHT_LIMIT, WEIGHT_UNITS
 

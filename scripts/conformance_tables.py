@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-import export
+import steadyfit_export as export
 from conformance_models import (
     TRAIN,
     VALIDATION,

@@ -70,7 +70,7 @@ build() {
         [ -z "${!name:-}" ] || arguments+=(--build-arg "$name=${!name}")
     done
     if git rev-parse --git-dir >/dev/null 2>&1; then
-        arguments+=(--build-arg "VERSION=$(git describe --tags --always --dirty)" --build-arg "REVISION=$(git rev-parse HEAD)")
+        arguments+=(--build-arg "VERSION=$(git describe --tags --always --dirty --abbrev=12)" --build-arg "REVISION=$(git rev-parse HEAD)")
     fi
     say "building $image:$1 with $with"
     if [ "$with" = docker ]; then
@@ -120,6 +120,7 @@ try() {
         check 'not root' 'id; test "$(id -u)" -ne 0'
         # libcuda.so.1 comes with the driver, from the host.
         check 'no library is missing' '! find /opt/steadyfit -name "lib*.so*" -exec ldd {} + 2>/dev/null | grep "not found" | grep -v "libcuda.so.1"'
+        check 'version and commit' 'steadyfit --version; ! steadyfit --version | grep unknown'
         check doctor 'steadyfit doctor'
         check 'fit and evaluate' 'steadyfit fit --model builtin:digits --data builtin:digits --validation builtin:digits --epochs 3 --seed 1 --out /tmp/digits && steadyfit evaluate --model /tmp/digits --data builtin:digits; code=$?; rm -rf /tmp/digits; exit $code'
         if [ "$1" = gpu ]; then

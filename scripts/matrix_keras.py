@@ -60,7 +60,7 @@ from typing import Any, NoReturn, Protocol
 
 import bench_models
 import builtin
-import export
+import steadyfit_export as export
 
 ENVIRONMENT = "STEADYFIT_RUN"
 MESSAGES, ANSWERS = 3, 4

@@ -67,7 +67,7 @@ func (p *Plan) checkSplit() error {
 		return refuse("the session was opened read-only")
 	case p.roles.Gradients == "" || p.roles.Apply == "":
 		return refuse("%s", cmp.Or(unusable(p.model, "gradients", "accumulate", "apply"), "its signatures gradients and "+
-			"apply are missing; export the model with them, as scripts/export.py does by default, unless the model has its "+
+			"apply are missing; export the model with them, as steadyfit-export does by default, unless the model has its "+
 			"own train step"))
 	}
 	var sigs [3]*savedmodels.Signature

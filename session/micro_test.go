@@ -197,7 +197,7 @@ func TestCheckSplit(t *testing.T) {
 		"read only": {noted(t, "digits", nil), session.Options{ReadOnly: true}, savedmodels.ErrNoSignature,
 			"read-only"},
 		"no gradients": {fixture("good"), session.Options{}, savedmodels.ErrNoSignature,
-			"scripts/export.py does by default"},
+			"steadyfit-export does by default"},
 		"fewer results": {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, savedmodels.ErrNoSignature,
 			"does not report mae"},
 		"scaled": {altered(t, "digits-scaled", untold("apply")), session.Options{AllowInexactSplit: true}, nil, ""},

@@ -146,7 +146,7 @@ func (p *Plan) Check(samples int, setsRate bool) error {
 		}
 		made = append(made, fmt.Sprintf("%s for batches of %d", name, n))
 	}
-	return compiledError(fmt.Sprintf("train on such batches, or export the model with --xla-batch %d of scripts/export.py",
+	return compiledError(fmt.Sprintf("train on such batches, or export the model with --xla-batch %d of steadyfit-export",
 		samples),
 		"%s, but the batches have %d samples", strings.Join(made, ", "), samples)
 }
@@ -230,7 +230,7 @@ func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 			"step with such an operation fails",
 			"unset one of the two options")
 	case p.roles.TrainXLA == "" && p.roles.TrainNXLA == "":
-		return compiledError("export it with --xla-batch of scripts/export.py",
+		return compiledError("export it with --xla-batch of steadyfit-export",
 			"the model has neither %s_xla nor train_n_xla", p.roles.Train)
 	case p.roles.TrainXLA == "":
 		return nil
@@ -273,7 +273,7 @@ func (l *layout) takes(n, samples int) bool {
 func (p *Plan) layouts() (plain, compiled *layout, err error) {
 	if p.roles.TrainN == "" {
 		return nil, nil, fmt.Errorf("%w: %s", ErrStack, cmp.Or(unusable(p.model, "train_n"),
-			"the model has no signature train_n; export it with one, as scripts/export.py does"))
+			"the model has no signature train_n; export it with one, as steadyfit-export does"))
 	}
 	train, err := p.model.Signature(p.roles.Train)
 	if err != nil {
@@ -306,7 +306,7 @@ func layoutOf(model *savedmodels.Model, name string, train *savedmodels.Signatur
 	}
 	l := &layout{signature: sig, steps: batchOf(sig, 0), batch: batchOf(sig, 1)}
 	if why := l.differs(train); why != "" {
-		return nil, fmt.Errorf("%w: signature %s %s; export it as scripts/export.py does", ErrStack, name, why)
+		return nil, fmt.Errorf("%w: signature %s %s; export it as steadyfit-export does", ErrStack, name, why)
 	}
 	return l, nil
 }

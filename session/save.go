@@ -110,7 +110,7 @@ func withFiles(prefix string, use func(name *tfbind.Tensor) error) error {
 
 func errNoSaver(m *savedmodels.Model) error {
 	return fmt.Errorf("%s cannot be saved or restored: the SavedModel has no saver; export it with TensorFlow 2 or "+
-		"scripts/export.py", m.Dir)
+		"steadyfit-export", m.Dir)
 }
 
 // SaveError reports that the file system could not store the files of Save or SaveModel. It

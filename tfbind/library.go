@@ -38,7 +38,7 @@ var loaded struct {
 // nowhere else. Otherwise Load searches, in this order:
 //   - the folder .runtime in the working directory, its parents, the executable's folder and
 //     that folder's parent,
-//   - the active virtual environment,
+//   - the environment of a python3 beside the executable, and the active virtual environment,
 //   - the site-packages of python3,
 //   - LD_LIBRARY_PATH and the usual folders of C libraries.
 //

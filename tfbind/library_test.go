@@ -118,7 +118,7 @@ func TestLoadErrors(t *testing.T) {
 		bin := t.TempDir() // a PATH without python3
 		out, err := openInChild(t, "PATH="+bin, "LD_LIBRARY_PATH=")
 		require.Error(t, err)
-		for _, want := range []string{"project .runtime: no folder", "virtual environment: none is active", "python3: no python3 on the PATH", "system library path: no libtensorflow", "fix: run `make runtime`"} {
+		for _, want := range []string{"project .runtime: no folder", "virtual environment: none is active", "python3: no python3 on the PATH", "system library path: no libtensorflow", "environment of the program: no python3 beside the program", "fix: run `pip install tensorflow-cpu`"} {
 			assert.Contains(t, out, want)
 		}
 	})

@@ -143,7 +143,7 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	}
 	if !sig.Takes(contract.InputSampleWeight) {
 		return nil, &option.Error{Option: "Config.ClassWeights", Reason: "signature " + signature + " takes no " +
-			contract.InputSampleWeight, Fix: "export it with --sample-weight of scripts/export.py"}
+			contract.InputSampleWeight, Fix: "export it with --sample-weight of steadyfit-export"}
 	}
 	fields, err := session.CheckData(t.model, signature, train, t.pass())
 	if err != nil {

@@ -59,7 +59,7 @@ func stringsOf(t *testing.T, do func(at, text string)) {
 }
 
 // Library texts name no flag of the command, since other programs have other flags. A whole
-// command line and the flags of scripts/export.py are allowed.
+// command line and the flags of steadyfit-export are allowed.
 //
 //lane:run check
 func TestLibrariesNameNoFlags(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 )
 
 // TestGoesOnInKeras trains models for an epoch in steadyfit, imports the result with
-// scripts/import.py, and trains another epoch in Keras. Weights and optimizer equal those of two
+// steadyfit-import, and trains another epoch in Keras. Weights and optimizer equal those of two
 // epochs in Keras alone, bit for bit. The models have the running averages of a
 // BatchNormalization, a schedule, averaged weights, a scaled loss, and a custom train step with
 // random numbers.
@@ -21,12 +21,13 @@ func TestGoesOnInKeras(t *testing.T) {
 	python(t)
 	dir := t.TempDir()
 	const models = `
-import importlib, json, os, pathlib, sys
+import json, os, pathlib, sys
 import numpy as np
 import keras
 import tensorflow as tf
 sys.path.insert(0, "../../scripts")
-import export
+import steadyfit_export as export
+from steadyfit_export import importing
 folder = pathlib.Path(sys.argv[1])
 layers = keras.layers
 
@@ -96,7 +97,6 @@ for name, (build, optimizer) in CASES.items():
 			"--epochs", "1", "--out", model+"-out")
 	}
 	out := runPython(t, "-c", models+`
-importing = importlib.import_module("import")
 differ = {}
 for name in CASES:
     file = str(folder / f"{name}.keras")
@@ -123,5 +123,5 @@ print(json.dumps(differ))
 	}
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	assert.Len(t, left, 16, "import.py left a temporary file")
+	assert.Len(t, left, 16, "steadyfit-import left a temporary file")
 }

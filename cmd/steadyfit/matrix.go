@@ -24,6 +24,7 @@ import (
 	"steadyfit/internal/lab/workload"
 	"steadyfit/internal/native"
 	"steadyfit/internal/texts"
+	"steadyfit/internal/version"
 	"steadyfit/savedmodels"
 	"steadyfit/train"
 )
@@ -157,7 +158,7 @@ func verdict(result *matrix.Result, broken []string) error {
 // completePlan adds the choices of the flags, and the GPUs of the driver, to the plan.
 func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
 	p := &s.plan
-	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version(), map[string]string{},
+	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version.String(), map[string]string{},
 		map[string]matrix.Command{}
 	if err := p.Choose(s.workloads, s.remedies, s.steps, s.Loop.Batch); err != nil {
 		return usagef("%w", err)

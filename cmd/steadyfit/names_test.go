@@ -24,7 +24,7 @@ import csv, json, pathlib, sys
 import numpy as np
 import keras
 sys.path.insert(0, "../../scripts")
-import export
+import steadyfit_export as export
 folder = pathlib.Path(sys.argv[1])
 names = ["1stFlrSF", "class", "from", "self", "_x", "Age", "age", "größe (cm)", "a.b", "a_b", "loss",
     "seed", "sample_weight", "learning_rate", "loss_scale", "group_size"]
@@ -88,7 +88,7 @@ model.save(folder / "keras.keras")
 	for name, want := range keras[2] {
 		assert.InDelta(t, want, evaluated[name], 1e-5, name)
 	}
-	runPython(t, "../../scripts/import.py", trained, "--into", filepath.Join(dir, "model.keras"))
+	runPython(t, "../../scripts/steadyfit-import", trained, "--into", filepath.Join(dir, "model.keras"))
 	runPython(t, "-c", `
 import sys
 import keras
@@ -135,7 +135,7 @@ import pathlib, sys
 import numpy as np
 import keras
 sys.path.insert(0, "../../scripts")
-import export
+import steadyfit_export as export
 folder = pathlib.Path(sys.argv[1])
 keras.utils.set_random_seed(1)
 x = keras.Input((3,), name="größe")

@@ -159,7 +159,8 @@ func TestVocabulariesInFilesTrain(t *testing.T) {
 import os, pathlib, sys
 os.chdir(sys.argv[1])
 sys.path.insert(0, sys.argv[2])
-import export, keras, tensorflow as tf
+import keras, tensorflow as tf
+import steadyfit_export as export
 pathlib.Path("words.txt").write_text("cat\ndog\n")
 pathlib.Path("colors.txt").write_text("red\ngreen\n")
 pathlib.Path("codes.txt").write_text("5\n6\n")

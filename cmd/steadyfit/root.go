@@ -4,16 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"steadyfit/internal/version"
 )
 
 func newRoot(s *settings, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
-		Use: rootName, Version: version(),
+		Use: rootName, Version: version.String(),
 		Short: "Fine-tune TensorFlow SavedModels with memory that stays flat",
 		Long: `steadyfit fine-tunes TensorFlow SavedModels with memory that stays flat.
 
@@ -119,11 +120,4 @@ func sections(cmd *cobra.Command, table []section) string {
 		}
 	}
 	return text.String()
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && strings.HasPrefix(info.Main.Version, "v") {
-		return info.Main.Version
-	}
-	return "0.1.0"
 }

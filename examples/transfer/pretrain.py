@@ -27,7 +27,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import export
+import steadyfit_export as export
 
 Arrays = tuple[Any, Any]
 

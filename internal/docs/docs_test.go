@@ -166,7 +166,9 @@ func TestCommandsAndFlags(t *testing.T) {
 	require.Contains(t, known["fit"], "--epochs")
 	scripts, err := filepath.Glob(filepath.Join(root, "scripts", "*.py"))
 	require.NoError(t, err)
-	scripts = append(scripts, filepath.Join(root, "scripts", "steadyfit_export", "command.py"))
+	for _, module := range []string{"command.py", "importing.py"} {
+		scripts = append(scripts, filepath.Join(root, "scripts", "steadyfit_export", module))
+	}
 	for _, script := range scripts {
 		text, err := os.ReadFile(script)
 		require.NoError(t, err)

@@ -18,7 +18,7 @@ var layers = [][]string{
 	// Leaves.
 	{"option", "internal/cgroup", "internal/contract", "internal/dtype", "internal/files", "internal/stats",
 		"internal/testkit", "internal/texts", "internal/tflibrary", "internal/tfprocess", "internal/tfproto", "internal/uplot",
-		"internal/wire"},
+		"internal/version", "internal/wire"},
 	{"internal/bundle", "internal/child", "internal/graphdef", "internal/manifest", "internal/memlayer"},
 	// Public packages that stand beside each other.
 	{"data/...", "gpuopts", "memory", "savedmodels", "supervise", "tfbind"},

@@ -88,7 +88,7 @@ var libraryNames = []string{
 var frameworkNames = []string{"libtensorflow_framework.so.2", "libtensorflow_framework.so"}
 
 // InstallFix says how to install TensorFlow.
-const InstallFix = "run `make runtime` in the steadyfit checkout, or `pip install tensorflow-cpu` in a virtual environment and activate it, or set " +
+const InstallFix = "run `pip install tensorflow-cpu` in a virtual environment and activate it, or `make runtime` in the steadyfit checkout, or set " +
 	EnvLibrary + " to the folder that holds libtensorflow_cc.so.2"
 
 // Locate searches for TensorFlow without opening it, where tfbind.Load says. If path or else
@@ -119,6 +119,7 @@ func Locate(path string) (Location, error) {
 		folders func() ([]string, string)
 	}{
 		{"project .runtime", projectRuntimes},
+		{"environment of the program", ownPackages},
 		{"virtual environment", virtualEnv},
 		{"python3", pythonPackages},
 		{"system library path", systemFolders},
@@ -220,13 +221,29 @@ func virtualEnv() ([]string, string) {
 	return matches, env + " holds no site-packages/tensorflow"
 }
 
-// pythonPackages asks python3 for the folder of the package tensorflow. It does not import the
-// package.
+// ownPackages looks in the environment in which pip has installed the program.
+func ownPackages() ([]string, string) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err.Error()
+	}
+	python := filepath.Join(filepath.Dir(exe), "python3")
+	if !isFile(python) {
+		return nil, "no python3 beside the program"
+	}
+	return packageOf(python)
+}
+
 func pythonPackages() ([]string, string) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		return nil, "no python3 on the PATH"
 	}
+	return packageOf(python)
+}
+
+// packageOf asks a Python for the folder of the package tensorflow. It does not import the package.
+func packageOf(python string) ([]string, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, python, "-c",

@@ -1,4 +1,4 @@
-"""The command export.py: its flags, its messages and its exit codes."""
+"""The command steadyfit-export: its flags, its messages and its exit codes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .write import export
 
 EXAMPLES = """\
 Examples:
-  export.py --model model.keras --out trainable
+  steadyfit-export --model model.keras --out trainable
       a model that was compiled: optimizer, loss and metrics come with it
-  export.py --model net.py:build --optimizer adam --learning-rate 1e-3 \\
+  steadyfit-export --model net.py:build --optimizer adam --learning-rate 1e-3 \\
       --loss sparse_categorical_crossentropy --from-logits --metrics accuracy \\
       --input-dtype uint8 --range 0:255 --out trainable
 
@@ -49,12 +49,12 @@ def _ranges(items: Sequence[str]) -> dict[str, tuple[float, float]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="export.py",
+        prog="steadyfit-export",
         description="Turn a Keras 3 model into a SavedModel that trains without Python.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"export.py {VERSION}")
+    parser.add_argument("--version", action="version", version=f"steadyfit-export {VERSION}")
     add = parser.add_argument_group("what to export").add_argument
     source = "a saved Keras model; or a function (module:function or file.py:function) that returns a \
 model, (model, optimizer, loss, metrics), or a dict of export()'s arguments"
@@ -123,17 +123,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     arguments = _parser().parse_args(argv)
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("export.py: %(message)s"))
+    handler.setFormatter(logging.Formatter("steadyfit-export: %(message)s"))
     progress.handlers = [handler]
     progress.setLevel(logging.INFO)
     progress.propagate = False
     try:
         _export(arguments)
     except UsageError as error:
-        print(f"export.py: {error}", file=sys.stderr)
+        print(f"steadyfit-export: {error}", file=sys.stderr)
         return 2
     except Refusal as error:
-        print(f"export.py: refused: {error}", file=sys.stderr)
+        print(f"steadyfit-export: refused: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -8,11 +8,12 @@ import itertools
 import keyword
 import logging
 import os
+import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-VERSION = "0.1.0"
+VERSION = pathlib.Path(__file__).with_name("VERSION").read_text().strip()
 FORMAT = 1
 METADATA = os.path.join("assets.extra", "steadyfit.json")
 

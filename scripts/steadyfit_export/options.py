@@ -11,7 +11,7 @@ from .names import Spec, UsageError, parse_spec
 
 @dataclasses.dataclass
 class Options:
-    """How a model is exported: the flags of ``export.py --help``.
+    """How a model is exported: the flags of ``steadyfit-export --help``.
 
     The optimizer, losses and metrics are names, functions or Keras objects; dicts by output for a
     model with several, or for metrics a list with an entry per output. The defaults are those that

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import conformance_steps
-import export
+import steadyfit_export as export
 
 A = layers.Conv2D
 

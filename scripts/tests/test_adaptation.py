@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import export
+import steadyfit_export as export
+from steadyfit_export.command import main
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -147,8 +148,8 @@ def test_the_command_adapts(tmp_path, capsys):
     model.save(tmp_path / "model.keras")
     arguments = ["--model", str(tmp_path / "model.keras"), "--optimizer", "sgd", "--loss", "mse"]
     adapt = ["--lora", "2:block", "--quantize", "int8", "--train-only", "head"]
-    assert export.main([*arguments, *adapt, "--out", str(tmp_path / "m")]) == 0
+    assert main([*arguments, *adapt, "--out", str(tmp_path / "m")]) == 0
     assert "87 of 263 weights are trained" in capsys.readouterr().err
     wrong = [*arguments, "--lora", "2:tail", "--out", str(tmp_path / "n")]
-    assert export.main(wrong) == 2
+    assert main(wrong) == 2
     assert "lora target 'tail' matches no layer" in capsys.readouterr().err

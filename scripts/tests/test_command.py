@@ -1,4 +1,4 @@
-"""export.py as a command: arguments, exit codes, messages."""
+"""steadyfit-export as a command: arguments, exit codes, messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 import pytest
 from conftest import SCRIPTS
 
-import export
+import steadyfit_export as export
+from steadyfit_export.command import main
 
 NET = """
 import keras
@@ -40,8 +41,8 @@ def net(tmp_path):
 
 def test_help_answers_without_tensorflow():
     code = (
-        "import sys, export\n"
-        "try: export.main(['--help'])\n"
+        "import sys\nfrom steadyfit_export.command import main\n"
+        "try: main(['--help'])\n"
         "except SystemExit as stop: assert stop.code == 0\n"
         "assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules\n"
     )
@@ -55,7 +56,7 @@ def test_exit_codes_of_the_process(tmp_path):
     """The exit codes of the real process."""
 
     def run(arguments):
-        command = [sys.executable, str(SCRIPTS / "export.py"), *arguments]
+        command = [sys.executable, str(SCRIPTS / "steadyfit-export"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     missing = run(["--model", "x.keras"])
@@ -68,7 +69,7 @@ def test_deterministic_operations(net, tmp_path):
     """With TF_DETERMINISTIC_OPS, TensorFlow refuses SparseSoftmaxCrossEntropyWithLogits on a GPU."""
 
     def replaced(out, *more):
-        command = [sys.executable, str(SCRIPTS / "export.py"), "--model", f"{net}:all_of_it"]
+        command = [sys.executable, str(SCRIPTS / "steadyfit-export"), "--model", f"{net}:all_of_it"]
         subprocess.run([*command, "--out", str(out), *more], check=True, capture_output=True)
         graph = (out / "saved_model.pb").read_bytes()
         return b"SparseSoftmaxCrossEntropyWithLogits/LogSoftmax" in graph
@@ -79,19 +80,19 @@ def test_deterministic_operations(net, tmp_path):
 
 def test_exports_what_a_function_returns(net, tmp_path, capsys):
     out = str(tmp_path / "out")
-    assert export.main(["--model", f"{net}:all_of_it", "--out", out]) == 0
+    assert main(["--model", f"{net}:all_of_it", "--out", out]) == 0
     printed = capsys.readouterr().out
     assert "train: x float32[?,4], y int64[?] -> loss float32[], accuracy float32[]" in printed
     assert "checked: a step repeats after save and restore" in printed
     # The second time it is refused with a message, but not with --force.
-    assert export.main(["--model", f"{net}:all_of_it", "--out", out]) == 1
+    assert main(["--model", f"{net}:all_of_it", "--out", out]) == 1
     assert "--force" in capsys.readouterr().err
 
 
 def test_the_command_line_wins_over_the_function(net, tmp_path, capsys):
     out = str(tmp_path / "out")
     arguments = ["--optimizer", "adam", "--metrics", "mae,mse", "--learning-rate", "0.5"]
-    assert export.main(["--model", f"{net}:options", "--out", out, *arguments]) == 0
+    assert main(["--model", f"{net}:options", "--out", out, *arguments]) == 0
     printed = capsys.readouterr().out
     assert "train_xla: x float32[2,4]" in printed
     assert "mae float32[], mse float32[]" in printed
@@ -100,10 +101,10 @@ def test_the_command_line_wins_over_the_function(net, tmp_path, capsys):
 def test_policy_and_loss_scale(net, tmp_path, capsys):
     step = ["--optimizer", "sgd", "--loss", "mse", "--policy", "mixed_float16"]
     out = str(tmp_path / "inside")
-    assert export.main(["--model", f"{net}:model", "--out", out, *step]) == 0
+    assert main(["--model", f"{net}:model", "--out", out, *step]) == 0
     assert "loss_scale float32[], skipped_steps int64[]" in capsys.readouterr().out
     out = str(tmp_path / "outside")
-    assert export.main(["--model", f"{net}:model", "--out", out, *step, "--loss-scale-input"]) == 0
+    assert main(["--model", f"{net}:model", "--out", out, *step, "--loss-scale-input"]) == 0
     printed = capsys.readouterr().out
     assert "train: loss_scale float32[], x float32[?,4]" in printed
     assert "grads_finite bool[]" in printed and "skipped_steps" not in printed
@@ -137,7 +138,7 @@ def test_policy_and_loss_scale(net, tmp_path, capsys):
 )
 def test_mistakes_are_explained(net, tmp_path, capsys, arguments, code, message):
     arguments = [a.replace("{net}", net) for a in arguments]
-    assert export.main([*arguments, "--out", str(tmp_path / "out")]) == code
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == code
     said = capsys.readouterr().err
-    assert message in said and said.startswith("export.py: ")
+    assert message in said and said.startswith("steadyfit-export: ")
     assert not (tmp_path / "out").exists()

@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 from conftest import close, same
 
-import export
+import steadyfit_export as export
+from steadyfit_export.command import main
 from steadyfit_export.step import KerasProgram
 
 
@@ -892,7 +893,7 @@ def test_fine_tuning_keeps_frozen_layers_and_the_compiled_optimizer(tmp_path, lo
     for _ in range(3):
         model.train_on_batch(b["x"], b["y"])
     model.save(tmp_path / "m.keras")
-    assert export.main(["--model", str(tmp_path / "m.keras"), "--out", str(tmp_path / "m")]) == 0
+    assert main(["--model", str(tmp_path / "m.keras"), "--out", str(tmp_path / "m")]) == 0
     loaded = load(tmp_path / "m")
     before = loaded.variables()
     expected = model.train_on_batch(b["x"], b["y"], return_dict=True)["loss"]

@@ -1,17 +1,14 @@
-"""import.py: what it puts back into a Keras model, and what it refuses."""
+"""steadyfit-import: what it puts back into a Keras model, and what it refuses."""
 
 from __future__ import annotations
-
-import importlib
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import export
-
-importing = importlib.import_module("import")
+import steadyfit_export as export
+from steadyfit_export import importing
 
 
 def model(units: int = 4, layers: int = 1, name: str | None = None) -> keras.Model:

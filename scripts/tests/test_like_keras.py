@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-import export
+import steadyfit_export as export
 
 ops = keras.ops
 

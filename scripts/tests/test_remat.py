@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import close
 
-import export
+import steadyfit_export as export
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 layers = keras.layers

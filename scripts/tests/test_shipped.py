@@ -18,7 +18,7 @@ from conftest import SCRIPTS
 
 import bench_models
 import builtin
-import export
+import steadyfit_export as export
 
 ROOT = SCRIPTS.parent
 MODELS, DATA = ROOT / "savedmodels" / "builtin", ROOT / "data" / "builtin"

@@ -15,7 +15,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "scripts"))
 
-import export  # sets Keras' backend
+import steadyfit_export as export  # sets Keras' backend
 import keras
 import numpy as np
 

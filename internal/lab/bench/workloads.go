@@ -60,7 +60,7 @@ type prepared struct {
 // exporters are the programs that export the models.
 var exporters = []string{
 	filepath.Join("scripts", "bench_models.py"), filepath.Join("scripts", "builtin.py"),
-	filepath.Join("scripts", "export.py"),
+	filepath.Join("scripts", "steadyfit-export"),
 }
 
 // prepare exports the model if the exporters are newer, and writes the batches.

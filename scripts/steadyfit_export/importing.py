@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
-"""Copy the weights and the optimizer's state of a trained SavedModel to its Keras model.
+"""The command steadyfit-import: copy weights and the optimizer's state of a trained SavedModel to its Keras model.
 
-``import.py OUT --into model.keras`` reads the SavedModel that ``steadyfit fit --out OUT`` wrote
+``steadyfit-import OUT --into model.keras`` reads the SavedModel that ``steadyfit fit --out OUT`` wrote
 for an export of model.keras. Keras ``fit`` then continues as if it had trained the model
 itself, except for random numbers: a Keras file does not store the state of seeds, which only
 the function ``restore`` sets.
@@ -23,7 +22,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import export
+from .load import load_model
+from .names import Refusal, UsageError, literal, load_tensorflow, numbered, optimizers, own_methods
 
 GROUPS = ("model", "optimizer")
 WEIGHTS = ".weights.h5"
@@ -31,7 +31,7 @@ WEIGHTS = ".weights.h5"
 
 def trained(out: str | os.PathLike[str], files: str) -> tuple[Any, dict[str, dict[str, str]]]:
     """Open a trained SavedModel, with its literal path; returns a reader, and its keys by group and path, in order."""
-    tf, _ = export.load_tensorflow()
+    tf, _ = load_tensorflow()
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
     try:
@@ -40,7 +40,7 @@ def trained(out: str | os.PathLike[str], files: str) -> tuple[Any, dict[str, dic
             reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
         )
     except (ValueError, tf.errors.OpError) as error:
-        raise export.UsageError(f"{out} is no SavedModel with weights: {error}") from error
+        raise UsageError(f"{out} is no SavedModel with weights: {error}") from error
 
     def children(node: Any) -> dict[str, Any]:
         return {child.local_name: graph.nodes[child.node_id] for child in node.children}
@@ -52,7 +52,7 @@ def trained(out: str | os.PathLike[str], files: str) -> tuple[Any, dict[str, dic
         if group in (*GROUPS, "step")
     }
     if not set(GROUPS) <= set(found) or found.get("step"):
-        raise export.Refusal(
+        raise Refusal(
             "the trained model has no record of the Keras model's variables",
             found="variables of the model's own step: " + ", ".join(found["step"])
             if found.get("step")
@@ -71,23 +71,23 @@ def restore(out: str | os.PathLike[str], model: Any) -> dict[str, int]:
         Refusal: naming the first variable that does not match.
         UsageError: out is no SavedModel.
     """
-    with export.literal(out) as files:
+    with literal(out) as files:
         return _restore(out, *trained(out, files), model)
 
 
 def _restore(out: Any, reader: Any, keys: dict[str, dict[str, str]], model: Any) -> dict[str, int]:
-    _, keras = export.load_tensorflow()
+    _, keras = load_tensorflow()
     if not isinstance(model, keras.Model):
-        raise export.UsageError(f"cannot restore a {type(model).__name__}: expected a Keras model")
+        raise UsageError(f"cannot restore a {type(model).__name__}: expected a Keras model")
     if not model.compiled:
-        raise export.Refusal(
+        raise Refusal(
             "the Keras model is not compiled",
             found="no optimizer",
             do="compile the model, and save it again",
         )
     pairs = {"model": _matched(out, reader, keys["model"], model.variables, "model")}
     _build(model, keys, pairs["model"])
-    variables = [v for o in export.optimizers(model) for v in o.variables]
+    variables = [v for o in optimizers(model) for v in o.variables]
     pairs["optimizer"] = _matched(out, reader, keys["optimizer"], variables, "optimizer")
     for variable, key in itertools.chain(*pairs.values()):
         variable.assign(reader.get_tensor(key))
@@ -98,7 +98,7 @@ def _build(model: Any, keys: dict[str, dict[str, str]], pairs: Sequence[tuple[An
     """Build the optimizers that the trained model has built: those of an own step for the weights that have slots."""
     names = {key: path.partition("#")[0].replace("/", "_") for path, key in keys["model"].items()}
     longest = sorted(names.values(), key=len, reverse=True)
-    made = export.optimizers(model)
+    made = optimizers(model)
     slots: list[list[str]] = []  # the weights of the variables of each optimizer
     for path in keys["optimizer"]:
         name = path.partition("/")[2]
@@ -109,7 +109,7 @@ def _build(model: Any, keys: dict[str, dict[str, str]], pairs: Sequence[tuple[An
         if optimizer.built or len(found) <= len(optimizer.variables):
             continue
         weights = model.trainable_variables
-        if "train_step" in export.own_methods(model):
+        if "train_step" in own_methods(model):
             held = [(found.index(names[key]), v) for v, key in pairs if names[key] in found]
             weights = [v for _, v in sorted(held, key=lambda pair: pair[0])] or weights
         optimizer.build(weights)
@@ -119,7 +119,7 @@ def _matched(
     out: Any, reader: Any, keys: dict[str, str], variables: Sequence[Any], group: str
 ) -> list[tuple[Any, str]]:
     """Pair each variable of the Keras model with its key."""
-    named = export.numbered((v.path, v) for v in variables)
+    named = numbered((v.path, v) for v in variables)
     if set(named) == set(keys):
         keys = {path: keys[path] for path in named}
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -133,7 +133,7 @@ def _matched(
             value = ours[1].value
             here = (ours[0], f"{value.dtype.name}{value.shape.as_list()}")
         if there[1] != here[1] or not _alike(there[0], here[0], group):
-            raise export.Refusal(
+            raise Refusal(
                 f"the {group}'s variables differ",
                 found=f"variable {len(pairs) + 1} of {out}: {' '.join(there).strip()}, of {len(keys)} in the trained "
                 f"model; {' '.join(here).strip()}, of {len(named)} variables of the {group} in Keras",
@@ -171,7 +171,7 @@ def write(model: Any, path: pathlib.Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(
-        prog="import.py",
+        prog="steadyfit-import",
         description="Put the weights and the optimizer's state of a trained SavedModel back into "
         "the Keras model that it was exported from.",
         epilog="Exit codes: 0 written, 1 refused (the reason is on stderr), 2 usage.",
@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--into",
         required=True,
         metavar="FILE.keras|MODULE:FUNCTION",
-        help="the compiled Keras model, or a function that returns it, as for export.py --model",
+        help="the compiled Keras model, or a function that returns it, as for steadyfit-export --model",
     )
     parser.add_argument(
         "--out",
@@ -192,23 +192,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     target = arguments.out or arguments.into
     try:
         if not target.endswith((".keras", WEIGHTS)):
-            raise export.UsageError(
+            raise UsageError(
                 f"cannot write {target!r}: --out takes FILE.keras or FILE{WEIGHTS}"
             )
-        model, _ = export.load_model(arguments.into)
+        model, _ = load_model(arguments.into)
         counts = restore(arguments.trained, model)
         write(model, pathlib.Path(target))
-    except export.UsageError as error:
-        print(f"import.py: {error}", file=sys.stderr)
+    except UsageError as error:
+        print(f"steadyfit-import: {error}", file=sys.stderr)
         return 2
-    except export.Refusal as error:
-        print(f"import.py: refused: {error}", file=sys.stderr)
+    except Refusal as error:
+        print(f"steadyfit-import: refused: {error}", file=sys.stderr)
         return 1
     print(
         f"{target}: {counts['model']} variables of the model, {counts['optimizer']} of optimizers"
     )
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
