@@ -177,14 +177,14 @@ augment: runtime ## train the digits CNN on images that a graph of tfgo changes
 	source internal/lab/bench/galeone.env; $(GO) run -tags tfgo ./examples/augment
 
 .PHONY: bench-build
-bench-build: runtime build ## build the programs of the benchmark: C loop, galeone's binding, tfgo
+bench-build: runtime build ## build the programs of the benchmark: C loop, galeone's binding
 	@internal/lab/bench/build.sh
 
-# For example BENCHFLAGS='-workloads image-224 -variants c,steadyfit,galeone -turns 3'.
+# For example BENCHFLAGS='-workloads image-224 -variants c,steadyfit-fit,galeone -turns 3'.
 BENCHFLAGS ?=
 
 .PHONY: bench
-bench: bench-build venv ## compare steadyfit, a C loop, galeone's binding, Keras and tf.function on the same models; docs/results/bench.* (1 to 2 hours)
+bench: bench-build venv ## compare fit, a C loop, galeone's binding and Keras on the same models; docs/results/bench.json.gz (an hour)
 	$(GO) run ./internal/lab/bench $(BENCHFLAGS)
 	@if [ -f docs/results/bench.json ]; then gzip -9nf docs/results/bench.json; fi
 

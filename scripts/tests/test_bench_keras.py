@@ -1,4 +1,4 @@
-"""The Python variants of the benchmark: they train the same, and report it."""
+"""The variants of the benchmark in Keras: they train the same, and report it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def data(tmp_path_factory):
 
 def variant(name, data, capsys, steps=STEPS):
     """What a variant prints."""
-    sizes = ["--batch", str(BATCH), "--steps", str(steps), "--epochs", str(EPOCHS)]
-    code = bench_keras.main([name, "--model", "dense-784-10", "--data", str(data), *sizes])
+    sizes = ["-batch", str(BATCH), "-steps", str(steps), "-epochs", str(EPOCHS)]
+    code = bench_keras.main([name, "-model", "dense-784-10", "-data", str(data), *sizes])
     assert code == 0
     return json.loads(capsys.readouterr().out)
 
@@ -57,22 +57,27 @@ def test_arms_do_the_work_of_the_exported_step(data, tmp_path, capsys):
         assert got["last_loss"] == pytest.approx(losses[-1], rel=1e-4), name
         assert got["steps"] == EPOCHS * STEPS
         assert len(got["step_ns"]) == len(got["anon_bytes"]) == EPOCHS
-        assert min(got["step_ns"]) > 0 and got["cpu_ns"] > 0
+        assert min(got["step_ns"]) > 0 and got["first_step_unix_ns"] > 0
         assert got["peak_bytes"] >= got["anon_bytes"][-1] > 0
-        assert (got["first_step_unix_ns"] == 0) == (name == "tf-data"), name
         assert set(got["versions"]) == {"tensorflow", "keras", "python"}
 
 
 def test_another_number_of_samples_is_refused(data, capsys):
     with pytest.raises(SystemExit, match="32 and 32 samples, expected 5 batches of 8"):
-        variant("tf-function", data, capsys, steps=5)
+        variant("keras-fit", data, capsys, steps=5)
 
 
-def test_models_that_keras_does_not_compile_are_refused(data):
-    training = bench_keras.Training("dense-784-10", data, BATCH, STEPS, EPOCHS)
-    training.model.layers[0].supports_jit = False
+def test_models_that_keras_does_not_compile_are_refused(data, monkeypatch):
+    make_model = bench_models.make_model
+
+    def without_jit(name):
+        model, adam, options = make_model(name)
+        model.layers[0].supports_jit = False
+        return model, adam, options
+
+    monkeypatch.setattr(bench_models, "make_model", without_jit)
     with (
         pytest.raises(SystemExit, match="does not compile"),
         pytest.warns(UserWarning, match="jit"),
     ):
-        training.compile(jit=True)
+        bench_keras.train("dense-784-10", data, BATCH, STEPS, EPOCHS, jit_compile=True)

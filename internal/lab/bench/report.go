@@ -1,14 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,7 +17,6 @@ import (
 
 	"steadyfit/internal/files"
 	"steadyfit/internal/lab/machine"
-	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/stats"
 )
 
@@ -26,7 +24,7 @@ import (
 type Report struct {
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
-	// Commit is the commit of the source; see measure.Commit.
+	// Commit is the commit of the source, with "-dirty" if files differ from it.
 	Commit      string              `json:"commit,omitempty"`
 	Environment machine.Environment `json:"environment"`
 	// Done of the requested Turns are complete.
@@ -56,22 +54,19 @@ type Estimate struct {
 	High  float64 `json:"high,omitempty"`
 }
 
-// Row has medians over the turns; 0 is unknown.
+// Row has medians over the turns.
 type Row struct {
 	Workload string `json:"workload"`
 	Variant  string `json:"arm"`
 	Turns    int    `json:"turns"`
 	// StepNS is the time of a step, from the median epoch of each run.
-	StepNS         Estimate `json:"step_ns"`
-	StepsPerSecond float64  `json:"steps_per_second"`
-	// ToBase and ToKeras are the ratios of StepNS to that of the variants c and keras-fit in
+	StepNS Estimate `json:"step_ns"`
+	// ToBase and ToAuto are the ratios of StepNS to that of the variants c and steadyfit-auto in
 	// the same turn: 2 means twice the time.
-	ToBase  Estimate `json:"to_c,omitzero"`
-	ToKeras Estimate `json:"to_keras_fit,omitzero"`
-	// CPUNS is the processor time of a step on all processors. FirstStepNS is the time from the
-	// start of the process to the end of its first step.
-	CPUNS       float64 `json:"cpu_ns"`
-	FirstStepNS float64 `json:"first_step_ns,omitempty"`
+	ToBase Estimate `json:"to_c,omitzero"`
+	ToAuto Estimate `json:"to_auto,omitzero"`
+	// FirstStepNS is the time from the start of the process to the end of its first step.
+	FirstStepNS float64 `json:"first_step_ns"`
 	// Anon is the anonymous memory after the last step, Peak the largest resident memory, both
 	// in bytes. Growth is the slope of anonymous memory in bytes per step.
 	Anon   float64 `json:"anon_bytes"`
@@ -80,8 +75,11 @@ type Row struct {
 }
 
 func newReport(ctx context.Context) *Report {
-	return &Report{Started: time.Now().UTC(), Commit: measure.Commit(ctx), Environment: machine.Read(nil),
-		Absent: []Absent{}}
+	r := &Report{Started: time.Now().UTC(), Environment: machine.Read(nil), Absent: []Absent{}}
+	if out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=40").Output(); err == nil {
+		r.Commit = strings.TrimSpace(string(out))
+	}
+	return r
 }
 
 func (r *Report) absent(workload, variant, reason string, failed bool) {
@@ -106,46 +104,51 @@ func (r *Report) failed() error {
 	return fmt.Errorf("failed or refused: %s", strings.Join(names, ", "))
 }
 
+// finish makes the summary after a turn.
 func (r *Report) finish(done int) {
 	r.Done, r.Ended, r.Environment.LoadAfter = done, time.Now().UTC(), machine.LoadAverage()
 	r.Summary = nil
 	for _, w := range r.Workloads {
-		times := make(map[string]map[int]float64)
-		for _, a := range variants {
-			times[a.name] = r.column(w.Name, a.name, (*Run).stepNS)
-		}
-		for _, a := range variants {
-			own := times[a.name]
+		base := r.column(w.Name, baseVariant, (*Run).stepNS)
+		auto := r.column(w.Name, autoVariant, (*Run).stepNS)
+		for _, v := range variants {
+			own := r.column(w.Name, v.name, (*Run).stepNS)
 			if len(own) == 0 {
 				continue
 			}
-			column := func(amount func(*Run) float64) float64 { return middle(r.column(w.Name, a.name, amount)) }
-			row := Row{Workload: w.Name, Variant: a.name, Turns: len(own), StepNS: overTurns(own),
-				CPUNS:       column(func(run *Run) float64 { return float64(run.CPU) / float64(run.Steps) }),
-				FirstStepNS: column(func(run *Run) float64 { return float64(run.FirstStepNS) }),
-				Anon:        column(func(run *Run) float64 { return float64(run.Anon[len(run.Anon)-1]) }),
-				Peak:        column(func(run *Run) float64 { return float64(run.Peak) }),
-				Growth:      column(func(run *Run) float64 { return growth(run, w.Steps) }),
+			median := func(amount func(*Run) float64) float64 { return overTurns(r.column(w.Name, v.name, amount)).Value }
+			row := Row{Workload: w.Name, Variant: v.name, Turns: len(own), StepNS: overTurns(own),
+				FirstStepNS: median(func(run *Run) float64 { return float64(run.FirstStepNS) }),
+				Anon:        median(func(run *Run) float64 { return float64(run.Anon[len(run.Anon)-1]) }),
+				Peak:        median(func(run *Run) float64 { return float64(run.Peak) }),
+				Growth:      median(func(run *Run) float64 { return growth(run, w.Steps) }),
 			}
-			row.StepsPerSecond = 1e9 / row.StepNS.Value
-			if a.name != baseVariant {
-				row.ToBase = ratio(own, times[baseVariant])
+			if v.name != baseVariant {
+				row.ToBase = ratio(own, base)
 			}
-			if a.name != kerasVariant {
-				row.ToKeras = ratio(own, times[kerasVariant])
+			if v.name != autoVariant {
+				row.ToAuto = ratio(own, auto)
 			}
 			r.Summary = append(r.Summary, row)
 		}
 	}
-	r.Environment.TensorFlow = map[string]string{}
 	for _, run := range r.Runs {
-		if v := run.Versions["tensorflow"]; v != "" {
-			r.Environment.TensorFlow[run.Variant] = v
-		}
+		r.Environment.TensorFlow[run.Variant] = run.Versions["tensorflow"]
 		if v := run.Versions["keras"]; v != "" {
 			r.Environment.Keras, r.Environment.Python = v, run.Versions["python"]
 		}
 	}
+}
+
+// column returns an amount of the runs of a variant, by turn.
+func (r *Report) column(workload, variant string, amount func(*Run) float64) map[int]float64 {
+	values := make(map[int]float64)
+	for i := range r.Runs {
+		if run := &r.Runs[i]; run.Workload == workload && run.Variant == variant {
+			values[run.Turn] = amount(run)
+		}
+	}
+	return values
 }
 
 func growth(run *Run, steps int) float64 {
@@ -153,16 +156,19 @@ func growth(run *Run, steps int) float64 {
 	for i, anon := range run.Anon {
 		at, held = append(at, float64(i*steps)), append(held, float64(anon))
 	}
-	return measure.TheilSen(at, held)
+	if len(at) < 2 {
+		return 0
+	}
+	return stats.NewSlopes(at).Median(held)
 }
 
 // overTurns returns the median with the interval of the geometric mean.
 func overTurns(column map[int]float64) Estimate {
-	var logs []float64
+	var values, logs []float64
 	for _, turn := range slices.Sorted(maps.Keys(column)) { // a fixed order gives reproducible sums
-		logs = append(logs, math.Log(column[turn]))
+		values, logs = append(values, column[turn]), append(logs, math.Log(column[turn]))
 	}
-	e := Estimate{Value: middle(column)}
+	e := Estimate{Value: stats.Median(values)}
 	if len(logs) > 1 {
 		_, low, high := stats.Mean(logs, 0.95)
 		e.Low, e.High = math.Exp(low), math.Exp(high)
@@ -174,7 +180,7 @@ func overTurns(column map[int]float64) Estimate {
 func ratio(own, base map[int]float64) Estimate {
 	ratios := make(map[int]float64)
 	for turn, v := range own {
-		if b, ok := base[turn]; ok && b > 0 {
+		if b, ok := base[turn]; ok {
 			ratios[turn] = v / b
 		}
 	}
@@ -189,40 +195,7 @@ func (r *Report) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	var lines bytes.Buffer
-	r.benchmark(&lines)
-	return errors.Join(
-		files.Replace(filepath.Join(dir, "bench.json"), append(text, '\n')),
-		files.Replace(filepath.Join(dir, "bench.txt"), lines.Bytes()))
-}
-
-// benchmark writes a line per run in Go benchmark format. An op is a step.
-func (r *Report) benchmark(w io.Writer) {
-	e := r.Environment
-	for _, line := range [][2]string{
-		{"goos", e.OS}, {"goarch", e.Arch}, {"pkg", "steadyfit/bench"}, {"cpu", e.CPU}, {"kernel", e.Kernel},
-		{"go-version", e.Go}, {"commit", r.Commit}, {"tensorflow", e.TensorFlow[baseVariant]}, {"keras", e.Keras},
-	} {
-		if line[1] != "" {
-			fmt.Fprintf(w, "%s: %s\n", line[0], line[1])
-		}
-	}
-	fmt.Fprint(w, "\nUnit steps/s better=higher\n")
-	for _, unit := range []string{"cpu-ns/op", "first-step-ns", "anon-bytes", "peak-bytes"} {
-		fmt.Fprintf(w, "Unit %s better=lower\n", unit)
-	}
-	fmt.Fprintln(w)
-	for i := range r.Runs {
-		run := &r.Runs[i]
-		step := run.stepNS()
-		fmt.Fprintf(w, "BenchmarkStep/workload=%s/arm=%s-%d\t%d\t%.0f ns/op\t%.1f steps/s\t%d anon-bytes\t%d "+
-			"peak-bytes\t%.0f cpu-ns/op", run.Workload, run.Variant, e.Cores,
-			run.Steps, step, 1e9/step, run.Anon[len(run.Anon)-1], run.Peak, float64(run.CPU)/float64(run.Steps))
-		if run.FirstStepNS > 0 {
-			fmt.Fprintf(w, "\t%d first-step-ns", run.FirstStepNS)
-		}
-		fmt.Fprintln(w)
-	}
+	return files.Replace(filepath.Join(dir, "bench.json"), append(text, '\n'))
 }
 
 func (r *Report) table(out io.Writer) {
@@ -232,19 +205,17 @@ func (r *Report) table(out io.Writer) {
 	for _, w := range r.Workloads {
 		fmt.Fprintf(out, "\n%s: batch %d, %d steps after %d\n", w.Name, w.Batch, w.Steps*w.Epochs, w.Steps)
 		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintf(t, "variant\tus/step\t[95%%]\tsteps/s\tx %s\t[95%%]\tx %s\t[95%%]\tCPU us/step\tfirst step ms\tanon "+
-			"MB\tpeak MB\tKB/step\t\n", baseVariant, kerasVariant)
+		fmt.Fprintf(t, "variant\tus/step\t[95%%]\tx %s\t[95%%]\tx %s\t[95%%]\tfirst step ms\tanon MB\tpeak MB\tKB/step\t\n",
+			baseVariant, autoVariant)
 		for _, row := range r.Summary {
 			if row.Workload == w.Name {
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%.0f\t%.1f\t\n", row.Variant, row.StepNS.cells(1e3),
-					number(row.StepsPerSecond, 1),
-					row.ToBase.cells(1), row.ToKeras.cells(1), number(row.CPUNS, 1e3), number(row.FirstStepNS, 1e6), row.Anon/1e6,
-					row.Peak/1e6, row.Growth/1e3)
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%.0f\t%.0f\t%.1f\t\n", row.Variant, row.StepNS.cells(1e3), row.ToBase.cells(1),
+					row.ToAuto.cells(1), number(row.FirstStepNS, 1e6), row.Anon/1e6, row.Peak/1e6, row.Growth/1e3)
 			}
 		}
 		t.Flush()
-		for _, line := range r.chosen(w.Name) {
-			fmt.Fprintf(out, "  %s\n", line)
+		if auto := r.chosen(w.Name); auto != "" {
+			fmt.Fprintf(out, "  %s: %s\n", autoVariant, auto)
 		}
 		for _, a := range r.Absent {
 			if a.Workload == w.Name {
@@ -252,23 +223,19 @@ func (r *Report) table(out io.Writer) {
 			}
 		}
 	}
-	switch {
-	case r.Done == 1:
-		fmt.Fprintln(out, "\n~ One turn gives no intervals.")
-	case r.Done < 4:
+	if r.Done < 4 {
 		fmt.Fprintf(out, "\n~ Intervals from %d turns are wide; use at least 5 turns.\n", r.Done)
 	}
 }
 
-func (r *Report) chosen(workload string) []string {
-	var lines []string
+// chosen returns what fit reported about the choice of --auto for a workload.
+func (r *Report) chosen(workload string) string {
 	for _, run := range r.Runs {
-		if line := run.Variant + ": " + run.Auto; run.Workload == workload && run.Auto != "" &&
-			!slices.Contains(lines, line) {
-			lines = append(lines, line)
+		if run.Workload == workload && run.Variant == autoVariant {
+			return run.Auto
 		}
 	}
-	return lines
+	return ""
 }
 
 // number formats an amount with at least three significant digits; 0 is unknown.

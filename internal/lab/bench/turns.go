@@ -4,22 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"math"
-	"os"
 	"slices"
-
-	"steadyfit/internal/lab/measure"
 )
-
-type benchmark struct {
-	options
-	variants  []variant
-	workloads []Workload
-	self      string // this program
-	log       io.Writer
-}
 
 // sameLoss is the largest relative difference of the first epoch's loss between variants that
 // do the same work. Another order of additions changes a step by about 1e-6, and the difference
@@ -62,12 +49,6 @@ func order(n, turn int) []int {
 
 // measure runs all turns and calls save after each. After an error, r has the complete runs.
 func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) error {
-	var err error
-	if b.self == "" {
-		if b.self, err = os.Executable(); err != nil {
-			return err
-		}
-	}
 	r.Turns = b.turns
 	var ready []*prepared
 	for _, w := range b.workloads {
@@ -77,12 +58,12 @@ func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) e
 		}
 		ready = append(ready, p)
 		r.Workloads = append(r.Workloads, p.Workload)
-		for _, a := range b.variants {
-			if why := b.unable(a, p); why != "" {
-				r.absent(p.Name, a.name, why, false)
-			} else if a.auto {
-				if err := b.choose(ctx, p); err != nil {
-					r.absent(p.Name, a.name, err.Error(), true)
+		for _, v := range b.variants {
+			if why := v.unable(p); why != "" {
+				r.absent(p.Name, v.name, why, false)
+			} else if v.name == autoVariant {
+				if err := b.chooseAuto(ctx, p); err != nil {
+					r.absent(p.Name, v.name, err.Error(), true)
 				}
 			}
 		}
@@ -103,27 +84,27 @@ func (b *benchmark) measure(ctx context.Context, r *Report, save func() error) e
 }
 
 func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) error {
-	var runs []*Run // by variant
-	for range b.variants {
-		runs = append(runs, nil)
+	runs := make([]*Run, len(b.variants))
+	fail := func(v variant, why string) {
+		r.absent(p.Name, v.name, why, true)
+		fmt.Fprintf(b.log, "bench: %s, %s: %s\n", p.Name, v.name, why)
 	}
 	for _, i := range order(len(b.variants), turn) {
-		a := b.variants[i]
-		if r.isAbsent(p.Name, a.name) {
+		v := b.variants[i]
+		if r.isAbsent(p.Name, v.name) {
 			continue
 		}
-		run, err := b.run(ctx, a, p)
+		run, err := v.run(ctx, b, p)
 		if ctx.Err() != nil {
-			return fmt.Errorf("turn %d, %s, %s: %w", turn+1, p.Name, a.name, context.Cause(ctx))
+			return fmt.Errorf("turn %d, %s, %s: %w", turn+1, p.Name, v.name, context.Cause(ctx))
 		}
 		if err != nil {
-			r.absent(p.Name, a.name, err.Error(), true)
-			fmt.Fprintf(b.log, "bench: %s, %s: %v\n", p.Name, a.name, err)
+			fail(v, err.Error())
 			continue
 		}
-		run.Workload, run.Variant, run.Turn = p.Name, a.name, turn
-		runs[i] = &run
-		fmt.Fprintf(b.log, "bench: turn %d of %d: %-22s %-21s %12.1f us/step  loss %.5f\n", turn+1, b.turns, p.Name, a.name,
+		run.Workload, run.Variant, run.Turn = p.Name, v.name, turn
+		runs[i] = run
+		fmt.Fprintf(b.log, "bench: turn %d of %d: %-22s %-17s %12.1f us/step  loss %.5f\n", turn+1, b.turns, p.Name, v.name,
 			run.stepNS()/1e3, run.WarmupLoss)
 	}
 	var base *Run
@@ -135,25 +116,10 @@ func (b *benchmark) turn(ctx context.Context, r *Report, p *prepared, turn int) 
 			base = run
 		}
 		if why := otherWork(p.Workload, base, run); why != "" {
-			r.absent(p.Name, b.variants[i].name, why, true)
-			fmt.Fprintf(b.log, "bench: %s, %s is refused: %s\n", p.Name, b.variants[i].name, why)
+			fail(b.variants[i], why)
 			continue
 		}
 		r.Runs = append(r.Runs, *run)
 	}
 	return nil
-}
-
-func (r *Report) column(workload, variant string, amount func(*Run) float64) map[int]float64 {
-	values := make(map[int]float64)
-	for i := range r.Runs {
-		if run := &r.Runs[i]; run.Workload == workload && run.Variant == variant {
-			values[run.Turn] = amount(run)
-		}
-	}
-	return values
-}
-
-func middle(column map[int]float64) float64 {
-	return measure.Median(slices.Collect(maps.Values(column)))
 }

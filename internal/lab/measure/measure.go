@@ -1,5 +1,5 @@
-// Package measure has the code that the variants of the benchmark share: the batches, the
-// measured loop, the memory of the process, and the output in Go benchmark format or as JSON.
+// Package measure has the code that `steadyfit bench` and the programs of the benchmark share: the
+// batches, the measured loop, and the output in Go benchmark format or as JSON.
 // internal/lab/bench/cloop/cloop.c does the same in C, and scripts/bench_keras.py in Python.
 package measure
 
@@ -12,61 +12,6 @@ import (
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
-
-// A Feed is an input of the train step.
-type Feed struct {
-	Shape []int64
-	Limit uint32 // upper bound of integers
-}
-
-const DefaultLimit = 10
-
-func (f Feed) Elements() int {
-	n := 1
-	for _, d := range f.Shape {
-		n *= int(d)
-	}
-	return n
-}
-
-// A generator is a linear congruential generator: s = 1664525 s + 1013904223 mod 2^32. Feed
-// number i, in the order of input names, starts at s = i + 1. A float is (s >> 8) / 2^24, in
-// [0, 1); an integer is (s >> 16) mod limit.
-type generator uint32
-
-func (g *generator) next() uint32 {
-	*g = *g*1664525 + 1013904223
-	return uint32(*g)
-}
-
-// Floats returns the values of feed number i.
-func (f Feed) Floats(i int) []float32 {
-	g := generator(i + 1)
-	values := make([]float32, f.Elements())
-	for k := range values {
-		values[k] = float32(g.next()>>8) / (1 << 24)
-	}
-	return values
-}
-
-// Integers returns the values of feed number i.
-func Integers[T int32 | int64](f Feed, i int) []T {
-	g := generator(i + 1)
-	values := make([]T, f.Elements())
-	for k := range values {
-		values[k] = T((g.next() >> 16) % f.Limit)
-	}
-	return values
-}
-
-// ReadMemory reads the memory of this process. An unknown amount is an error.
-func ReadMemory() (memory.Usage, error) {
-	u, err := memory.Read()
-	if err == nil && !(u.RSS.OK && u.Anon.OK && u.Peak.OK) {
-		err = fmt.Errorf("%w: /proc/self/status lacks VmRSS, RssAnon or VmHWM", memory.ErrUnavailable)
-	}
-	return u, err
-}
 
 // Plan is the length of a measurement.
 type Plan struct {
@@ -89,8 +34,6 @@ type Result struct {
 	// WarmupLoss and ChunkLoss are the mean losses of the warm-up and of the last chunk.
 	WarmupLoss, ChunkLoss float64
 	FirstStep             time.Time
-	// CPU is the processor time of the measured steps on all threads.
-	CPU time.Duration
 }
 
 // Run calls step, which returns the loss, for the warm-up and the measured steps of the plan, and
@@ -116,7 +59,6 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 	means := make([]float64, p.Chunks)
 	at := make([]float64, p.Chunks)
 	anon := make([]float64, p.Chunks)
-	used := ProcessTime()
 	for c := range p.Chunks {
 		r.ChunkLoss = 0
 		start := time.Now()
@@ -133,33 +75,21 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 		means[c] = float64(took) / float64(size)
 		// not timed, because reading /proc takes about as long as a small step
 		var err error
-		if r.Memory, err = ReadMemory(); err != nil {
+		if r.Memory, err = memory.Read(); err != nil {
 			return Result{}, err
+		}
+		if m := r.Memory; !m.RSS.OK || !m.Anon.OK || !m.Peak.OK {
+			return Result{}, fmt.Errorf("%w: /proc/self/status lacks VmRSS, RssAnon or VmHWM", memory.ErrUnavailable)
 		}
 		at[c], anon[c] = float64((c+1)*size), float64(r.Memory.Anon.Bytes)
 		r.Times, r.Anons = append(r.Times, took/time.Duration(size)), append(r.Anons, int64(r.Memory.Anon.Bytes))
 	}
-	r.CPU = ProcessTime() - used
-	r.Median = time.Duration(Median(means))
+	r.Median = time.Duration(stats.Median(means))
 	r.Mean = total / time.Duration(r.Steps)
-	r.Slope = TheilSen(at, anon)
+	if p.Chunks > 1 {
+		r.Slope = stats.NewSlopes(at).Median(anon)
+	}
 	return r, nil
-}
-
-// Median returns the median of values; 0 if there are none.
-func Median(values []float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	return stats.Median(values)
-}
-
-// TheilSen returns the median of the slopes between all pairs of points.
-func TheilSen(x, y []float64) float64 {
-	if len(x) < 2 {
-		return 0
-	}
-	return stats.NewSlopes(x).Median(y)
 }
 
 // Print writes the result in Go benchmark format.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"runtime"
 
 	"steadyfit/data"
 	"steadyfit/internal/files"
@@ -23,9 +22,7 @@ type Sample struct {
 	Anon []int64 `json:"anon_bytes"`
 	RSS  int64   `json:"rss_bytes"`
 	Peak int64   `json:"peak_bytes"`
-	// CPU is the processor time of the measured steps on all threads, in nanoseconds.
-	CPU int64 `json:"cpu_ns"`
-	// FirstStep is the Unix time at the end of the first step in nanoseconds; 0 if unknown.
+	// FirstStep is the Unix time at the end of the first step in nanoseconds.
 	FirstStep int64 `json:"first_step_unix_ns,omitempty"`
 	// WarmupLoss and LastLoss are the mean losses of the first and the last epoch.
 	WarmupLoss float64 `json:"warmup_loss"`
@@ -37,14 +34,10 @@ type Sample struct {
 // Sample returns the result for a loop whose warm-up and chunks are epochs.
 func (r Result) Sample(stepsPerCall int, tensorflow string) Sample {
 	s := Sample{Steps: r.Steps * stepsPerCall, Anon: r.Anons, RSS: int64(r.Memory.RSS.Bytes),
-		Peak: int64(r.Memory.Peak.Bytes), CPU: r.CPU.Nanoseconds(),
-		FirstStep: r.FirstStep.UnixNano(), WarmupLoss: r.WarmupLoss, LastLoss: r.ChunkLoss,
-		Versions: map[string]string{"go": runtime.Version()}}
+		Peak: int64(r.Memory.Peak.Bytes), FirstStep: r.FirstStep.UnixNano(), WarmupLoss: r.WarmupLoss, LastLoss: r.ChunkLoss,
+		Versions: map[string]string{"tensorflow": tensorflow}}
 	for _, t := range r.Times {
 		s.StepNS = append(s.StepNS, float64(t.Nanoseconds())/float64(stepsPerCall))
-	}
-	if tensorflow != "" {
-		s.Versions["tensorflow"] = tensorflow
 	}
 	return s
 }

@@ -7,8 +7,39 @@ import (
 	"steadyfit/tfbind"
 )
 
+// DefaultLimit is the number of classes if a model does not state it.
+const DefaultLimit = 10
+
 // maxSynthetic is the maximum number of values of an input, 1 GiB of float32.
 const maxSynthetic = 1 << 28
+
+// A generator is a linear congruential generator. Input number i, in the order of names, starts at i + 1.
+type generator uint32
+
+func (g *generator) next() uint32 {
+	*g = *g*1664525 + 1013904223
+	return uint32(*g)
+}
+
+// floats returns values in [0, 1) for input number i.
+func floats(n, i int) []float32 {
+	g := generator(i + 1)
+	values := make([]float32, n)
+	for k := range values {
+		values[k] = float32(g.next()>>8) / (1 << 24)
+	}
+	return values
+}
+
+// integers returns values below limit for input number i.
+func integers[T int32 | int64](n, i int, limit uint32) []T {
+	g := generator(i + 1)
+	values := make([]T, n)
+	for k := range values {
+		values[k] = T((g.next() >> 16) % limit)
+	}
+	return values
+}
 
 // Batch makes the batch of all programs of the benchmark for a signature. leading has values for the first
 // sizes of an input that the signature leaves open; other open sizes become 1. Integers are below limit.
@@ -18,8 +49,7 @@ func Batch(sig *savedmodels.Signature, leading []int, limit uint32) (data.Batch,
 		if in.UnknownRank {
 			return b, option.Errorf("signature %s, input %s: its shape is unknown; give {Data.Path}", sig.Name, in.Name)
 		}
-		f, left := Feed{Limit: limit}, int64(maxSynthetic)
-		a := data.Array{}
+		a, values := data.Array{}, 1
 		for d, n := range in.Shape {
 			switch {
 			case d < len(leading) && n >= 0 && n != int64(leading[d]):
@@ -29,20 +59,20 @@ func Batch(sig *savedmodels.Signature, leading []int, limit uint32) (data.Batch,
 			case n < 0:
 				n = 1
 			}
-			f.Shape = append(f.Shape, n)
 			a.Shape = append(a.Shape, int(n))
-			if left /= max(n, 1); left == 0 {
+			if values > 0 && int(n) > maxSynthetic/values {
 				return b, option.Errorf("signature %s, input %s: a batch of %v would have more than %d values; give a smaller "+
 					"{Loop.Batch}", sig.Name, in.Name, leading, maxSynthetic)
 			}
+			values *= int(n)
 		}
 		switch in.DType {
 		case tfbind.Int32:
-			a.Values = Integers[int32](f, i)
+			a.Values = integers[int32](values, i, limit)
 		case tfbind.Int64:
-			a.Values = Integers[int64](f, i)
+			a.Values = integers[int64](values, i, limit)
 		case tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16:
-			a.Values = f.Floats(i)
+			a.Values = floats(values, i)
 		default:
 			return b, option.Errorf("signature %s, input %s: no synthetic values of %s; give {Data.Path}", sig.Name, in.Name,
 				in.DType)

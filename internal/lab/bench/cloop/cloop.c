@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 
 #include "tensorflow/c/c_api.h"
@@ -127,13 +126,6 @@ static Memory read_memory(void) {
   fclose(f);
   m.rss *= 1024, m.anon *= 1024, m.peak *= 1024;
   return m;
-}
-
-// The processor time of all threads.
-static int64_t used(void) {
-  struct rusage u;
-  getrusage(RUSAGE_SELF, &u);
-  return (int64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000000 + (int64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1000;
 }
 
 static TF_Output resolve(TF_Graph *graph, const char *name, int index) {
@@ -258,7 +250,7 @@ int main(int argc, char **argv) {
     return 0;
   }
   double times[MAX_EPOCHS], losses[2] = {0};  // of the first epoch and of the last
-  int64_t anon[MAX_EPOCHS], first = 0, cpu = 0;
+  int64_t anon[MAX_EPOCHS], first = 0;
   Memory memory = {0};
   // Epoch -1 is the warm-up.
   for (long e = -1; e < epochs; e++) {
@@ -276,23 +268,19 @@ int main(int argc, char **argv) {
       if (!first) first = now(CLOCK_REALTIME);
     }
     losses[e >= 0] = sum / (double)steps;
-    if (e < 0) {
-      cpu = used();
-      continue;
-    }
+    if (e < 0) continue;
     times[e] = (double)(now(CLOCK_MONOTONIC) - start) / (double)steps;
     // This is not timed: reading /proc takes about as long as a small step.
     memory = read_memory();
     anon[e] = memory.anon;
   }
-  cpu = used() - cpu;
   printf("{\"steps\":%ld,\"step_ns\":[", steps * epochs);
   for (long e = 0; e < epochs; e++) printf("%s%.1f", e ? "," : "", times[e]);
   printf("],\"anon_bytes\":[");
   for (long e = 0; e < epochs; e++) printf("%s%ld", e ? "," : "", anon[e]);
-  printf("],\"rss_bytes\":%ld,\"peak_bytes\":%ld,\"cpu_ns\":%ld,\"first_step_unix_ns\":%ld,"
+  printf("],\"rss_bytes\":%ld,\"peak_bytes\":%ld,\"first_step_unix_ns\":%ld,"
          "\"warmup_loss\":%.9g,\"last_loss\":%.9g,\"versions\":{\"tensorflow\":\"%s\"}}\n",
-         memory.rss, memory.peak, cpu, first, losses[0], losses[1], TF_Version());
+         memory.rss, memory.peak, first, losses[0], losses[1], TF_Version());
 
   for (int i = 0; i < nfeeds; i++) {
     TF_DeleteTensor(feeds[i].tensor);
