@@ -262,6 +262,13 @@ dist: ## build archives, wheels and SHA256SUMS for amd64 and arm64 in out/dist (
 	@PYTHON=$(PYTHON) scripts/venv.sh .runtime/dist scripts/requirements-dist.txt
 	$(PYTHON) scripts/dist.py --zig $(CURDIR)/.runtime/dist/bin/python
 
+# The interpreters and the versions of TensorFlow in which the wheel is tried.
+DIST_PYTHONS ?= python3.10 python3.11 python3.12 python3.13
+DIST_TENSORFLOWS ?= 2.16.2 2.21.0
+.PHONY: test-dist
+test-dist: dist ## install the wheel into new environments with TensorFlow, and use it (15 minutes; fetches TensorFlow for each)
+	$(PYTHON) scripts/try_wheel.py $(DIST_PYTHONS:%=--python %) $(DIST_TENSORFLOWS:%=--tensorflow %) out/dist/steadyfit-*-manylinux_2_28_$$(uname -m).whl
+
 ##@ Cleaning
 
 .PHONY: clean

@@ -23,6 +23,11 @@ checks (does the result train), write, load, command; importing (back to Keras).
 """
 
 # ruff: noqa: F401
+try:
+    import numpy
+except ModuleNotFoundError:
+    raise ImportError("this Python has no TensorFlow and Keras: pip install tensorflow-cpu (or tensorflow)") from None
+
 from .load import load_model
 from .losses import as_loss
 from .names import (
