@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"sync"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 
 	"steadyfit/gpuopts"
 	"steadyfit/internal/lab/compare"
