@@ -44,7 +44,7 @@ def memory() -> dict[str, int]:
     found = {}
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         name, _, rest = line.partition(":")
-        if name in ("VmRSS", "RssAnon", "VmHWM"):
+        if name in ("RssAnon", "VmHWM"):
             found[name] = int(rest.split()[0]) * 1024
     return found
 
@@ -96,14 +96,12 @@ def train(model: str, data: pathlib.Path, batch: int, steps: int, epochs: int, *
     network.make_train_function = make_and_watch
     callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=end)]
     network.fit(x, y, batch_size=batch, epochs=1 + epochs, shuffle=False, verbose=0, callbacks=callbacks)
-    held = memory()
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__, "python": sys.version.split()[0]}
     return {
         "steps": steps * len(times),
         "step_ns": times,
         "anon_bytes": anon,
-        "rss_bytes": held["VmRSS"],
-        "peak_bytes": held["VmHWM"],
+        "peak_bytes": memory()["VmHWM"],
         "first_step_unix_ns": first,
         "warmup_loss": losses[0],
         "last_loss": losses[-1],

@@ -66,7 +66,7 @@ func (s *settings) bench(cmd *cobra.Command) error {
 		return err
 	}
 	name := strings.TrimPrefix(filepath.Base(filepath.Clean(s.Model)), contract.BuiltinPrefix)
-	return r.Print(cmd.OutOrStdout(), "steadyfit", name, int64(s.Loop.Batch))
+	return r.Print(cmd.OutOrStdout(), name, s.Loop.Batch)
 }
 
 func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedmodels.Signature,

@@ -36,7 +36,7 @@ func TestOrder(t *testing.T) {
 func sampleRun(variant string, turn int, ns float64) Run {
 	return Run{Workload: "w", Variant: variant, Turn: turn, FirstStepNS: 5e8,
 		Sample: measure.Sample{Steps: 20, StepNS: []float64{ns, ns, ns * 9},
-			Anon: []int64{100, 120, 140}, RSS: 300, Peak: 400, WarmupLoss: 0.5, LastLoss: 0.4,
+			Anon: []int64{100, 120, 140}, Peak: 400, WarmupLoss: 0.5, LastLoss: 0.4,
 			Versions: map[string]string{"tensorflow": "2.21.0"}}}
 }
 

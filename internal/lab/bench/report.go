@@ -58,7 +58,6 @@ type Estimate struct {
 type Row struct {
 	Workload string `json:"workload"`
 	Variant  string `json:"arm"`
-	Turns    int    `json:"turns"`
 	// StepNS is the time of a step, from the median epoch of each run.
 	StepNS Estimate `json:"step_ns"`
 	// ToBase and ToAuto are the ratios of StepNS to that of the variants c and steadyfit-auto in
@@ -117,7 +116,7 @@ func (r *Report) finish(done int) {
 				continue
 			}
 			median := func(amount func(*Run) float64) float64 { return overTurns(r.column(w.Name, v.name, amount)).Value }
-			row := Row{Workload: w.Name, Variant: v.name, Turns: len(own), StepNS: overTurns(own),
+			row := Row{Workload: w.Name, Variant: v.name, StepNS: overTurns(own),
 				FirstStepNS: median(func(run *Run) float64 { return float64(run.FirstStepNS) }),
 				Anon:        median(func(run *Run) float64 { return float64(run.Anon[len(run.Anon)-1]) }),
 				Peak:        median(func(run *Run) float64 { return float64(run.Peak) }),

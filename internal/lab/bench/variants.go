@@ -16,11 +16,13 @@ import (
 	"steadyfit/internal/stats"
 )
 
-// timeout is the time limit of a process.
-const timeout = 10 * time.Minute
-
-// stepsPerExecution is the setting of the variants of Keras with several steps per execution.
-const stepsPerExecution = 50
+const (
+	timeout           = 10 * time.Minute // of a process
+	stepsPerExecution = 50               // of the variants of Keras with several
+	baseVariant       = "c"
+	autoVariant       = "steadyfit-auto"
+	kerasVariant      = "keras-fit"
+)
 
 type variant struct {
 	name string
@@ -31,12 +33,6 @@ type variant struct {
 }
 
 func (v variant) title() string { return v.name }
-
-const (
-	baseVariant  = "c"
-	autoVariant  = "steadyfit-auto"
-	kerasVariant = "keras-fit"
-)
 
 var variants = []variant{
 	{name: baseVariant, run: graphProgram("cloop")},
@@ -156,9 +152,6 @@ func fit(auto string) func(context.Context, *benchmark, *prepared) (*Run, error)
 		if err := r.readHistory(history, p.Steps); err != nil {
 			return nil, err
 		}
-		if r.Steps == 0 {
-			return nil, fmt.Errorf("%s has too few epochs", history)
-		}
 		r.FirstStepNS = max(int64(one.Seconds*1e9-float64(p.Steps-1)*r.stepNS()), 0)
 		return r, nil
 	}
@@ -176,7 +169,6 @@ func (r *Run) readHistory(file string, steps int) error {
 		var e struct {
 			Loss    float64 `json:"loss"`
 			Seconds float64 `json:"seconds"`
-			RSS     int64   `json:"rss_bytes"`
 			Anon    int64   `json:"anon_bytes"`
 			Peak    int64   `json:"peak_bytes"`
 		}
@@ -188,7 +180,10 @@ func (r *Run) readHistory(file string, steps int) error {
 			continue
 		}
 		r.StepNS, r.Anon = append(r.StepNS, e.Seconds*1e9/float64(steps)), append(r.Anon, e.Anon)
-		r.Steps, r.RSS, r.Peak, r.LastLoss = epoch*steps, e.RSS, e.Peak, e.Loss
+		r.Steps, r.Peak, r.LastLoss = epoch*steps, e.Peak, e.Loss
+	}
+	if r.Steps == 0 && lines.Err() == nil {
+		return fmt.Errorf("%s has too few epochs", file)
 	}
 	return lines.Err()
 }

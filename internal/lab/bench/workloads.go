@@ -14,12 +14,10 @@ import (
 )
 
 type Workload struct {
-	Name  string `json:"name"` // of the model in scripts/bench_models.py
-	Batch int    `json:"batch"`
-	// Steps is the number of steps per epoch, each with its own batch. Epochs is the number of
-	// epochs after the warm-up.
-	Steps  int `json:"steps"`
-	Epochs int `json:"epochs"`
+	Name   string `json:"name"` // of the model in scripts/bench_models.py
+	Batch  int    `json:"batch"`
+	Steps  int    `json:"steps"`  // per epoch, each with its own batch
+	Epochs int    `json:"epochs"` // after the warm-up
 	// Random means that a step draws random numbers, which differ between variants.
 	Random bool `json:"random,omitempty"`
 }

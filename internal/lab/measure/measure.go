@@ -93,10 +93,10 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 }
 
 // Print writes the result in Go benchmark format.
-func (r Result) Print(w io.Writer, impl, model string, batch int64) error {
-	_, err := fmt.Fprintf(w, "BenchmarkStep/impl=%s/model=%s/batch=%d\t%d\t%d ns/op\t%d mean-ns/op\t%.1f steps/s\t%d "+
-		"rss-bytes\t%d anon-bytes\t%d peak-bytes\t%.1f anon-B/step\t%d anon-range-bytes\t%g first-loss\t%g last-loss\n",
-		impl, model, batch, r.Steps, r.Median.Nanoseconds(), r.Mean.Nanoseconds(), 1/r.Median.Seconds(),
+func (r Result) Print(w io.Writer, model string, batch int) error {
+	_, err := fmt.Fprintf(w, "BenchmarkStep/impl=steadyfit/model=%s/batch=%d\t%d\t%d ns/op\t%d mean-ns/op\t%.1f steps/s\t"+
+		"%d rss-bytes\t%d anon-bytes\t%d peak-bytes\t%.1f anon-B/step\t%d anon-range-bytes\t%g first-loss\t%g last-loss\n",
+		model, batch, r.Steps, r.Median.Nanoseconds(), r.Mean.Nanoseconds(), 1/r.Median.Seconds(),
 		r.Memory.RSS.Bytes, r.Memory.Anon.Bytes, r.Memory.Peak.Bytes, r.Slope, slices.Max(r.Anons)-slices.Min(r.Anons),
 		r.FirstLoss, r.LastLoss)
 	return err

@@ -57,10 +57,10 @@ func TestPrint(t *testing.T) {
 	r := Result{Steps: 5, Median: time.Microsecond, Mean: 2 * time.Microsecond, Slope: 0.25, Anons: []int64{5, 1, 9},
 		FirstLoss: 1, LastLoss: 0.5}
 	r.Memory = memory.Usage{RSS: memory.Known(3), Anon: memory.Known(2), Peak: memory.Known(4)}
-	if err := r.Print(&out, "c", "m", 32); err != nil {
+	if err := r.Print(&out, "m", 32); err != nil {
 		t.Fatal(err)
 	}
-	want := "BenchmarkStep/impl=c/model=m/batch=32\t5\t1000 ns/op\t2000 mean-ns/op\t1000000.0 steps/s\t3 rss-bytes\t2 " +
+	want := "BenchmarkStep/impl=steadyfit/model=m/batch=32\t5\t1000 ns/op\t2000 mean-ns/op\t1000000.0 steps/s\t3 rss-bytes\t2 " +
 		"anon-bytes\t4 peak-bytes\t0.2 anon-B/step\t8 anon-range-bytes\t1 first-loss\t0.5 last-loss\n"
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)

@@ -17,10 +17,8 @@ type Sample struct {
 	Steps int `json:"steps"`
 	// StepNS has the mean step time of each epoch in nanoseconds.
 	StepNS []float64 `json:"step_ns"`
-	// Anon is the anonymous memory after each epoch, RSS the resident memory after the last
-	// epoch, Peak the highest RSS since the start, all in bytes.
+	// Anon is the anonymous memory after each epoch, Peak the highest resident memory since the start, both in bytes.
 	Anon []int64 `json:"anon_bytes"`
-	RSS  int64   `json:"rss_bytes"`
 	Peak int64   `json:"peak_bytes"`
 	// FirstStep is the Unix time at the end of the first step in nanoseconds.
 	FirstStep int64 `json:"first_step_unix_ns,omitempty"`
@@ -33,8 +31,8 @@ type Sample struct {
 
 // Sample returns the result for a loop whose warm-up and chunks are epochs.
 func (r Result) Sample(stepsPerCall int, tensorflow string) Sample {
-	s := Sample{Steps: r.Steps * stepsPerCall, Anon: r.Anons, RSS: int64(r.Memory.RSS.Bytes),
-		Peak: int64(r.Memory.Peak.Bytes), FirstStep: r.FirstStep.UnixNano(), WarmupLoss: r.WarmupLoss, LastLoss: r.ChunkLoss,
+	s := Sample{Steps: r.Steps * stepsPerCall, Anon: r.Anons, Peak: int64(r.Memory.Peak.Bytes),
+		FirstStep: r.FirstStep.UnixNano(), WarmupLoss: r.WarmupLoss, LastLoss: r.ChunkLoss,
 		Versions: map[string]string{"tensorflow": tensorflow}}
 	for _, t := range r.Times {
 		s.StepNS = append(s.StepNS, float64(t.Nanoseconds())/float64(stepsPerCall))

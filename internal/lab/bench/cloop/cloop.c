@@ -111,7 +111,7 @@ static int64_t now(clockid_t clock) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-typedef struct { int64_t rss, anon, peak; } Memory;
+typedef struct { int64_t anon, peak; } Memory;
 
 static Memory read_memory(void) {
   Memory m = {0};
@@ -119,12 +119,11 @@ static Memory read_memory(void) {
   FILE *f = fopen("/proc/self/status", "r");
   if (!f) die("/proc/self/status", "cannot be read");
   while (fgets(line, sizeof line, f)) {
-    sscanf(line, "VmRSS: %ld", &m.rss);
     sscanf(line, "RssAnon: %ld", &m.anon);
     sscanf(line, "VmHWM: %ld", &m.peak);
   }
   fclose(f);
-  m.rss *= 1024, m.anon *= 1024, m.peak *= 1024;
+  m.anon *= 1024, m.peak *= 1024;
   return m;
 }
 
@@ -278,9 +277,9 @@ int main(int argc, char **argv) {
   for (long e = 0; e < epochs; e++) printf("%s%.1f", e ? "," : "", times[e]);
   printf("],\"anon_bytes\":[");
   for (long e = 0; e < epochs; e++) printf("%s%ld", e ? "," : "", anon[e]);
-  printf("],\"rss_bytes\":%ld,\"peak_bytes\":%ld,\"first_step_unix_ns\":%ld,"
+  printf("],\"peak_bytes\":%ld,\"first_step_unix_ns\":%ld,"
          "\"warmup_loss\":%.9g,\"last_loss\":%.9g,\"versions\":{\"tensorflow\":\"%s\"}}\n",
-         memory.rss, memory.peak, first, losses[0], losses[1], TF_Version());
+         memory.peak, first, losses[0], losses[1], TF_Version());
 
   for (int i = 0; i < nfeeds; i++) {
     TF_DeleteTensor(feeds[i].tensor);
