@@ -89,7 +89,7 @@ ONLY = -run '$(shell scripts/lane.sh run $(1))'
 
 # The race detector waits for a second when a program ends, and the tests start hundreds of
 # programs. Left out are packages without goroutines, and those whose programs run alone in children.
-WITHOUT_RACE := option|examples/(train|transfer)|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|stats|lab/(bench|compare|loop|measure|report|runner|worker|workload))
+WITHOUT_RACE := option|examples/(train|transfer)|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|stats|lab/(bench|compare|measure|program|programs|report|runner))
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the unit tests with the race detector and the opposite setting of oneDNN
@@ -123,7 +123,7 @@ pytest: venv ## tests of the Python exporter
 	TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/bin/python -m pytest -q -rs -n $(or $(PROCESSES),auto) --maxprocesses 4 --junit-xml=$(REPORTS)/pytest.xml scripts/tests
 
 # Packages that take minutes are left to `make test`.
-WITHOUT_CHECK := cmd/steadyfit|session|internal/(docs|explain|native|lint|lab/(workload|bench))|examples/.*
+WITHOUT_CHECK := cmd/steadyfit|session|internal/(docs|explain|native|lint|lab/(programs|bench))|examples/.*
 .PHONY: check
 check: runtime ## lint and the tests of a few seconds: a look before each commit (3 minutes)
 	@rc=0; $(MAKE) --no-print-directory lint || rc=1; \

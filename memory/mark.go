@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"runtime/metrics"
+	"strconv"
 	"sync"
 	"time"
 
@@ -36,11 +37,11 @@ var marker = sync.OnceValue(func() *marks {
 	if err != nil {
 		return nil // it has ended
 	}
-	m := &marks{connection: c, Steps: map[string]int{}, Counts: map[Layer]int64{}}
+	m := &marks{connection: c, steps: map[string]int{}, counts: map[Layer]int64{}}
+	m.every, _ = strconv.Atoi(os.Getenv(memlayer.MarkEveryEnv)) // 0 without the variable
 	for _, layer := range goMetrics {
-		if layer.layer == memlayer.GoLive || layer.layer == memlayer.Goroutines {
-			m.metrics = append(m.metrics, metrics.Sample{Name: layer.name})
-			m.layers = append(m.layers, layer.layer)
+		if m.every > 0 || layer.layer == memlayer.GoLive || layer.layer == memlayer.Goroutines {
+			m.metrics, m.of = append(m.metrics, metrics.Sample{Name: layer.name}), append(m.of, layer)
 		}
 	}
 	hello := map[string]any{"hello": map[string]any{"go": true}}
@@ -50,20 +51,23 @@ var marker = sync.OnceValue(func() *marks {
 	return m
 })
 
-// marks is a message of a mark, and how it is sent.
+// marks is what a mark tells, and how it is sent.
 type marks struct {
-	Mark   string          `json:"mark"`
-	Steps  map[string]int  `json:"steps"`
-	Counts map[Layer]int64 `json:"counts"`
+	kind   string
+	steps  map[string]int
+	counts map[Layer]int64
+	line   []byte
+	answer [1]byte
 
-	mu      sync.Mutex // of Steps
+	mu      sync.Mutex // of steps
 	waiting sync.Mutex // held by the mark that waits; of what follows
 	// connection is nil once nobody watches any more. late is true while an answer is still to come.
 	connection net.Conn
 	late       bool
 	next       time.Time
+	every      int // steps between two marks; 0 means that time decides
 	metrics    []metrics.Sample
-	layers     []Layer
+	of         []goMetric
 }
 
 // The time between two marks, and the longest wait for an answer.
@@ -74,33 +78,65 @@ const (
 
 func (m *marks) mark(ctx context.Context, kind string) {
 	m.mu.Lock()
-	m.Steps[kind]++
+	m.steps[kind]++
+	n := m.steps[kind]
 	m.mu.Unlock()
 	if !m.waiting.TryLock() {
 		return // another goroutine's mark is being read
 	}
 	defer m.waiting.Unlock()
-	if m.connection == nil || time.Now().Before(m.next) || ctx.Err() != nil {
+	due := !time.Now().Before(m.next)
+	if m.every > 0 {
+		due = n == 1 || n%m.every == 0
+	}
+	if m.connection == nil || !due || ctx.Err() != nil {
 		return
 	}
-	m.Mark = kind
-	metrics.Read(m.metrics)
-	for i, s := range m.metrics {
-		if s.Value.Kind() == metrics.KindUint64 {
-			m.Counts[m.layers[i]] = int64(s.Value.Uint64())
-		}
-	}
-	m.mu.Lock()
-	text, err := json.Marshal(m)
-	m.mu.Unlock()
-	if err == nil {
-		err = m.send(ctx, append(text, '\n'))
-	}
-	if err != nil {
+	m.kind = kind
+	m.count()
+	if err := m.send(ctx, m.message()); err != nil {
 		_ = m.connection.Close() // nobody watches any more
 		m.connection = nil
 	}
 	m.next = time.Now().Add(betweenMarks)
+}
+
+// count reads the amounts that only this process knows.
+func (m *marks) count() {
+	clear(m.counts)
+	metrics.Read(m.metrics)
+	for i, s := range m.metrics {
+		if s.Value.Kind() == metrics.KindUint64 {
+			m.counts[m.of[i].layer] += int64(m.of[i].sign) * int64(s.Value.Uint64())
+		}
+	}
+	if source := memlayer.MarkSource.Load(); source != nil {
+		(*source)(func(layer string, amount int64) { m.counts[Layer(layer)] = amount })
+	}
+}
+
+// message returns the line of a mark. It is written by hand, so that a mark leaves no garbage in the memory that is
+// read.
+func (m *marks) message() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b := strconv.AppendQuote(append(m.line[:0], `{"mark":`...), m.kind)
+	b = appendNumbers(append(b, `,"steps":{`...), m.steps)
+	b = appendNumbers(append(b, `},"counts":{`...), m.counts)
+	m.line = append(b, "}}\n"...)
+	return m.line
+}
+
+func appendNumbers[K ~string, V int | int64](b []byte, numbers map[K]V) []byte {
+	first := true
+	for name, n := range numbers {
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = strconv.AppendInt(append(strconv.AppendQuote(b, string(name)), ':'), int64(n), 10)
+	}
+	return b
 }
 
 // send writes a message and reads the answer. If ctx ends before the answer comes, the next call reads it first.
@@ -108,7 +144,6 @@ func (m *marks) send(ctx context.Context, text []byte) error {
 	if err := m.connection.SetWriteDeadline(time.Now().Add(markWait)); err != nil {
 		return err
 	}
-	answer := make([]byte, 1)
 	for {
 		if err := m.connection.SetReadDeadline(time.Now().Add(markWait)); err != nil {
 			return err
@@ -120,20 +155,31 @@ func (m *marks) send(ctx context.Context, text []byte) error {
 		}
 		again := m.late
 		m.late = true
-		done := make(chan struct{})
-		stop := context.AfterFunc(ctx, func() {
-			_ = m.connection.SetReadDeadline(time.Now()) // the answer may come later
-			close(done)
-		})
-		_, err := m.connection.Read(answer)
-		if !stop() {
-			<-done
+		end := func() {}
+		if ctx.Done() != nil {
+			end = m.endWith(ctx)
 		}
+		_, err := m.connection.Read(m.answer[:])
+		end()
 		if err != nil && ctx.Err() != nil {
 			return nil
 		}
 		if m.late = false; err != nil || !again {
 			return err
+		}
+	}
+}
+
+// endWith ends the wait for an answer when ctx ends. The result ends that.
+func (m *marks) endWith(ctx context.Context) (stop func()) {
+	done := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		_ = m.connection.SetReadDeadline(time.Now()) // the answer may come later
+		close(done)
+	})
+	return func() {
+		if !cancel() {
+			<-done
 		}
 	}
 }

@@ -104,13 +104,15 @@ func (s *Sampler) Close() error {
 	return nil
 }
 
-// goMetrics are the metrics of the Go runtime. A layer is the sum of its metrics, each multiplied
-// by its sign.
-var goMetrics = []struct {
+type goMetric struct {
 	layer Layer
 	sign  Bytes
 	name  string
-}{
+}
+
+// goMetrics are the metrics of the Go runtime. A layer is the sum of its metrics, each multiplied
+// by its sign.
+var goMetrics = []goMetric{
 	{memlayer.GoHeap, 1, "/memory/classes/heap/objects:bytes"},
 	{memlayer.GoLive, 1, "/gc/heap/live:bytes"},
 	{memlayer.GoTotal, 1, "/memory/classes/total:bytes"},

@@ -66,6 +66,7 @@ fi
 if [ -x .runtime/venv/bin/ruff ]; then
     check ruff .runtime/venv/bin/ruff check scripts
     check 'ruff, probe' .runtime/venv/bin/ruff check --config scripts/ruff.toml internal/watch/probe
+    check 'ruff, programs' .runtime/venv/bin/ruff check --config scripts/ruff.toml internal/lab/programs/keras
 fi
 
 if [ "${#failed[@]}" -gt 0 ]; then

@@ -55,6 +55,7 @@ type settings struct {
 	plan                matrix.Plan
 	workloads, remedies []string
 	python, baseline    string
+	program             string
 	rule                *matrix.Rule
 
 	// fitSpec is how this process was started, or how a child is to start. configuring is true if fit only
@@ -238,6 +239,7 @@ func (s *settings) measurementFlags() []flag {
 		{"jobs", "matrix", "number of runs at the same time; more than one distorts step times", "",
 			newRange(&s.plan.Jobs, 1, 1024)},
 		{"retry-failed", "matrix", "repeat the failed runs of an earlier, identical command", "", &s.plan.Again},
+		{"program", "matrix", "a program of yours to measure, such as train.py", "", &s.program},
 		{"python", "matrix", "Python with TensorFlow and Keras for the runtime keras (default: from make venv)", "",
 			&s.python},
 	}

@@ -22,7 +22,8 @@ import (
 )
 
 // These programs run or print command lines. All other packages are libraries.
-var programs = []string{"cmd", "examples", "internal/doctor", "internal/lab/bench"}
+var commands = []string{"cmd", "examples", "internal/doctor", "internal/lab/bench", "internal/lab/program",
+	"internal/lab/programs"}
 
 // stringsOf calls do with each string literal in the libraries of the module.
 func stringsOf(t *testing.T, do func(at, text string)) {
@@ -35,7 +36,7 @@ func stringsOf(t *testing.T, do func(at, text string)) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (slices.Contains(programs, within) || within != "." && strings.HasPrefix(d.Name(), ".")) {
+		if d.IsDir() && (slices.Contains(commands, within) || within != "." && strings.HasPrefix(d.Name(), ".")) {
 			return filepath.SkipDir
 		}
 		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {

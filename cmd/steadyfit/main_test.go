@@ -60,6 +60,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
 			e.Setenv(tflibrary.EnvLibrary, location.Library)
 			e.Setenv("MODELS", models)
+			e.Setenv("PYTHON", filepath.Join(models, "../../.runtime/venv/bin/python"))
 			e.Setenv("ADAPTER", filepath.Join(models, "../../session/testdata"))
 			// The scripts pass with oneDNN on and off.
 			if value, ok := os.LookupEnv("TF_ENABLE_ONEDNN_OPTS"); ok {

@@ -17,12 +17,9 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/gpu"
-	"steadyfit/internal/lab/loop"
 	"steadyfit/internal/lab/matrix"
+	"steadyfit/internal/lab/programs"
 	"steadyfit/internal/lab/report"
-	"steadyfit/internal/lab/worker"
-	"steadyfit/internal/lab/workload"
-	"steadyfit/internal/native"
 	"steadyfit/internal/texts"
 	"steadyfit/internal/version"
 	"steadyfit/savedmodels"
@@ -38,7 +35,7 @@ func newMatrix(s *settings) *cobra.Command {
 		remedies = append(remedies, r.ID)
 	}
 	return &cobra.Command{
-		Use:   "matrix",
+		Use:   "matrix [-- ARGUMENT...]",
 		Short: "Apply remedies for growing memory to workloads, and measure the effect of each",
 		Long: `Apply remedies for growing memory to workloads on the real TensorFlow, and measure
 the effect of each: whether memory still grows, by how much, with which interval, in
@@ -61,12 +58,40 @@ Remedies:  ` + wrapNames(remedies),
 		Example: `  steadyfit matrix --quick
   steadyfit matrix --workloads W3,S3 --remedies jemalloc,trim,system-allocator
   steadyfit matrix --model out/my_model --data train.npz --remedies all
+  steadyfit matrix --program my_train.py --remedies jemalloc,clear-session -- --epochs 3
   steadyfit matrix --model out/my_model --fail-on 'slope>64KiB/epoch'`,
-		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := s.ownProgram(args); err != nil {
+				return err
+			}
 			return s.matrix(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+}
+
+// ownProgram sets the command of --program, with its arguments.
+func (s *settings) ownProgram(arguments []string) error {
+	switch {
+	case s.program == "" && len(arguments) > 0:
+		return usagef("unexpected argument %q: arguments are those of --program", arguments[0])
+	case s.program == "":
+		return nil
+	case s.Model != "" || s.workloads != nil || s.plan.Quick:
+		return usagef("--program is measured alone: leave --model, --workloads and --quick out")
+	}
+	if _, err := os.Stat(s.program); err != nil {
+		return usagef("--program: %w", err)
+	}
+	path, err := filepath.Abs(s.program)
+	if err != nil {
+		return err
+	}
+	s.plan.Program = append([]string{path}, arguments...)
+	if filepath.Ext(path) == ".py" {
+		s.plan.Program = append([]string{cmp.Or(s.python, "python3")}, s.plan.Program...)
+	}
+	s.plan.Runtimes = []string{matrix.Go, matrix.Program} // the calibration is measured on go
+	return nil
 }
 
 func wrapNames(names []string) string {
@@ -180,6 +205,9 @@ func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
 		return usagef("--runtime: expected %s", texts.List(matrix.Runtimes(), "or"))
 	}
 	for _, name := range p.Runtimes {
+		if name == matrix.Program && p.Program != nil {
+			continue
+		}
 		if known := matrix.Runtimes(); !slices.Contains(known, name) {
 			return usagef("--runtime %s: expected %s", name, texts.List(known, "or"))
 		}
@@ -188,6 +216,9 @@ func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
 			return err
 		}
 		p.Commands[name] = command
+	}
+	if p.Program != nil {
+		p.Commands[matrix.Program] = matrix.Command{Args: p.Program}
 	}
 	for _, g := range driver.GPUs() {
 		p.GPUs = append(p.GPUs, g.Name)
@@ -281,24 +312,21 @@ func textOptions(w io.Writer) report.TextOptions {
 // resultFile is the file in a results folder with the matrix.Result.
 const resultFile = "matrix.json"
 
-// newMatrixRun returns the hidden command for child processes of the runtime go.
-func newMatrixRun(s *settings) *cobra.Command {
+// newProgram returns the hidden command that runs a program of the runtime go.
+func newProgram(s *settings) *cobra.Command {
 	return &cobra.Command{
-		Use:    matrix.RunCommand,
-		Short:  "Do one run of a matrix; started by matrix",
+		Use:    matrix.RunCommand + " NAME [--OPTION=VALUE...]",
+		Short:  "Run a program of the laboratory; started by matrix",
 		Hidden: true,
-		Args:   noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := worker.Start(native.Source())
-			if err != nil {
+		Args:   cobra.MinimumNArgs(1),
+		// The options are those of the program.
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			err := programs.Run(cmd.Context(), args[0], args[1:], s.TensorFlow, cmd.OutOrStdout())
+			if errors.Is(err, programs.ErrUnknown) {
 				return usagef("%w", err)
 			}
-			defer c.Close()
-			err = workload.Run(cmd.Context(), c, s.TensorFlow)
-			if errors.Is(err, loop.ErrSaved) {
-				return nil
-			}
-			return c.Done(err, workload.FailureOf(err))
+			return err
 		},
 	}
 }

@@ -50,7 +50,7 @@ code of the program.`,
 	root.SetFlagErrorFunc(parseError)
 	root.AddCommand(newFit(s), newLaunch(s), newEvaluate(s), newPredict(s), newMerge(s), newInspect(s), newVerify(),
 		newDoctor(s), newBench(s), newExplain(s),
-		newTune(s), newWatch(s), newMatrix(s), newReport(s), newMatrixRun(s))
+		newTune(s), newWatch(s), newMatrix(s), newReport(s), newProgram(s))
 	s.register(root)
 	for _, c := range root.Commands() {
 		s.register(c)

@@ -16,7 +16,6 @@ import (
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/child"
 	"steadyfit/internal/files"
-	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/tflibrary"
 )
@@ -64,7 +63,8 @@ func fromEnvironment(flag string) (variable, value string, ok bool) {
 
 // warnUnknown warns of variables STEADYFIT_* without a flag, such as misspelt ones.
 func warnUnknown(stderr io.Writer) {
-	known := []string{worker.Env, child.SupervisedEnv, autotune.Env, memlayer.WatchEnv, memlayer.WatchEnv + "_PREFIX"}
+	known := []string{child.SupervisedEnv, autotune.Env, memlayer.WatchEnv, memlayer.WatchEnv + "_PREFIX",
+		memlayer.WatchEnv + "_TRIAL", memlayer.MarkEveryEnv}
 	for name := range flagNames() {
 		known = append(known, envName(name))
 	}

@@ -1,12 +1,12 @@
 // Package child runs a program as a child process and exchanges messages with it. It runs supervised
-// trainings, trials of autotune, and runs of the matrix.
+// trainings and trials of autotune.
 //
 // # Protocol
 //
 // A child reads its specification as JSON from an environment variable. It writes messages to file
 // descriptor 3, one JSON value per line, and reads requests from descriptor 4 in a format of the
 // caller. End of file on descriptor 4 means that the parent has ended. Standard error is the log. A
-// child in Go calls [Connect]; scripts/matrix_keras.py implements the protocol in Python.
+// child in Go calls [Connect].
 //
 // # Parent
 //

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/matrix"
-	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/lab/program"
 )
 
 // ways lists the ways to compute in 16 bits that docs/results/precision.yaml covers, with the runs
@@ -44,8 +44,8 @@ func waysTable(t *testing.T) string {
 			operations := ""
 			for _, run := range result.Runs {
 				if run.Runtime == matrix.Go && run.Workload == workload && run.Remedy == remedy {
-					now := fmt.Sprintf("%s bfloat16, %s float16 of %s", run.Facts[worker.FactMatrixBFloat16],
-						run.Facts[worker.FactMatrixFloat16], run.Facts[worker.FactMatrix])
+					now := fmt.Sprintf("%s bfloat16, %s float16 of %s", run.Facts[program.FactMatrixBFloat16],
+						run.Facts[program.FactMatrixFloat16], run.Facts[program.FactMatrix])
 					require.Contains(t, []string{"", now}, operations, "%s: its runs differ", id)
 					operations = now
 				}

@@ -23,9 +23,8 @@ import (
 	"steadyfit/internal/child"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
-	"steadyfit/internal/lab/loop"
-	"steadyfit/internal/lab/worker"
-	"steadyfit/internal/lab/workload"
+	"steadyfit/internal/lab/program"
+	"steadyfit/internal/lab/programs"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
 	"steadyfit/internal/tflibrary"
@@ -84,7 +83,7 @@ func (c testCase) measure() (*Report, error) {
 	}
 	var retained [][]byte
 	var tensors []*tfbind.Tensor
-	var leak *loop.Loop
+	var leak *program.Loop
 	p := Plan{
 		Name: c.Model, Model: m, Options: c.Options, Budgeted: c.Budgeted, Shuffle: true, Batch: c.Batch, Prefetch: -1,
 		Time: time.Duration(c.Seconds * float64(time.Second)), Samples: c.Growth,
@@ -101,11 +100,11 @@ func (c testCase) measure() (*Report, error) {
 				return err
 			default:
 				if leak == nil {
-					leak, err = workload.Open(context.Background(),
-						worker.New(worker.Spec{Workload: c.Retain, Model: m.Dir, Batch: c.Batch, Epoch: 1, Seed: 1}))
+					leak, err = programs.Open(context.Background(), c.Retain,
+						"--model="+m.Dir, fmt.Sprintf("--batch=%d", c.Batch))
 				}
 				if err == nil {
-					err = worker.Caught(func() { leak.Step(context.Background(), step) })
+					err = program.Caught(func() { leak.Step(context.Background(), step) })
 				}
 			}
 			return err

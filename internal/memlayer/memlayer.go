@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"steadyfit/internal/stats"
@@ -88,6 +89,13 @@ const (
 
 // WatchEnv is the variable with the socket to which a program under `steadyfit watch` sends its marks.
 const WatchEnv = "STEADYFIT_WATCH"
+
+// MarkEveryEnv is the variable with the number of steps of a kind between two marks of such a program. Without it, the
+// time decides.
+const MarkEveryEnv = "STEADYFIT_WATCH_EVERY"
+
+// MarkSource, if it is set, adds what only the process knows to each mark of memory.Mark, such as the memory of malloc.
+var MarkSource atomic.Pointer[func(add func(layer string, amount int64))]
 
 // Crash is the kind of the verdict on a run that ended early. Series.Judge does not return it.
 const Crash = "crash"

@@ -27,6 +27,19 @@ func Source() memory.Source {
 	}
 }
 
+// AddToMarks adds the amounts of [Source] to the marks of memory.Mark.
+func AddToMarks() {
+	source := Source()
+	add := func(add func(layer string, amount int64)) {
+		source(func(layer memory.Layer, r memory.Reading) {
+			if r.OK {
+				add(string(layer), int64(r.Bytes))
+			}
+		})
+	}
+	memlayer.MarkSource.Store(&add)
+}
+
 // Malloc is a source of the amounts of malloc ([memory.MallocUsed], [memory.MallocFree],
 // memlayer.MallocArenas). It does not allocate, and takes as long as [tfbind.MallocInfo].
 func Malloc(add func(memory.Layer, memory.Reading)) {

@@ -1,12 +1,14 @@
 package watch
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"steadyfit/internal/memlayer"
 	"steadyfit/internal/texts"
 )
 
@@ -36,6 +38,30 @@ func (a *arm) environment() []string {
 		kind = a.kind
 	}
 	return append(slices.Clone(a.remedy.Env), fmt.Sprintf("STEADYFIT_WATCH_TRIAL=%s %s %d", name, kind, a.every))
+}
+
+// environment returns the variables of a program that is measured.
+func (m *Measure) environment() []string {
+	if m == nil {
+		return nil
+	}
+	environment := m.Env
+	if m.Every > 0 {
+		environment = append(slices.Clip(environment), fmt.Sprintf("%s=%d", memlayer.MarkEveryEnv, m.Every))
+	}
+	if m.Every > 0 || m.Change != "" {
+		environment = append(slices.Clip(environment),
+			fmt.Sprintf("STEADYFIT_WATCH_TRIAL=%s %s %d", cmp.Or(m.Change, "none"), every(m.Every), m.Every))
+	}
+	return environment
+}
+
+// every is the kind of steps that have marks in a Python program.
+func every(steps int) string {
+	if steps > 0 {
+		return "each"
+	}
+	return "none" // marks by time
 }
 
 const enoughSteps = "these steps decide"

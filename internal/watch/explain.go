@@ -127,7 +127,7 @@ func apart(r *Report, v memory.Verdict, count memory.Layer) bool {
 	for i, s := range samples[1:] {
 		before, at := samples[i], position(r.kind, s, samples[0])
 		if from := position(r.kind, before, samples[0]); from >= v.From && before.Get(count) == s.Get(count) {
-			grown += float64(s.Get(total).Bytes - before.Get(total).Bytes)
+			grown += float64(s.Get(Total).Bytes - before.Get(Total).Bytes)
 			width += at - from
 		}
 	}

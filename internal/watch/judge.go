@@ -21,8 +21,9 @@ const perMinute = "minute"
 // program adds in a minute, and the part of the memory that it adds in the whole time. A longer run shows smaller
 // leaks. The free memory that malloc keeps varies more.
 const (
-	stepBudget     = 2 * memory.KiB
-	minuteBudget   = memory.MiB
+	stepBudget = 2 * memory.KiB
+	// MinuteBudget is the growth of a program without steps in a minute that is no leak.
+	MinuteBudget   = memory.MiB
 	wholeBudget    = 0.02
 	retainedBudget = 0.1
 )
@@ -39,7 +40,7 @@ const leastMinutes = 5
 const leastUnexplained = 3.0 / 60
 
 // judgedLayers are the layers whose growth is a leak.
-var judgedLayers = []memory.Layer{total, memory.Anon, memlayer.Shared, memlayer.Swap}
+var judgedLayers = []memory.Layer{Total, memory.Anon, memlayer.Shared, memlayer.Swap}
 
 // report judges the samples so far. A leak may begin with the steps that follow those of the preferred kind.
 func (r *recorder) report() *Report {
@@ -65,7 +66,7 @@ func (r *recorder) judged(kind string, series *memory.Series) *Report {
 	for _, layer := range judgedLayers {
 		criteria.Layer = layer
 		v := whole
-		if layer != total {
+		if layer != Total {
 			v = judge(series, criteria)
 		}
 		out.Layers = append(out.Layers, Layer{Name: layer, Verdict: verdict(v), Kind: v.Kind, Slope: v.Slope, Start: v.Start,
@@ -98,7 +99,7 @@ func (r *recorder) judged(kind string, series *memory.Series) *Report {
 
 // criteria returns how the memory of a series is judged.
 func criteria(series *memory.Series, kind string) memory.Criteria {
-	c := memory.Criteria{Layer: total, PerMinute: kind == byTime}
+	c := memory.Criteria{Layer: Total, PerMinute: kind == byTime}
 	if kind == "train" || kind == "test" || kind == "predict" {
 		c.Budget = stepBudget
 	}
@@ -106,9 +107,9 @@ func criteria(series *memory.Series, kind string) memory.Criteria {
 		first, last := samples[0], samples[len(samples)-1]
 		span := float64(last.Step - first.Step)
 		if kind == byTime {
-			c.Budget, span = minuteBudget, last.At.Sub(first.At).Minutes()
+			c.Budget, span = MinuteBudget, last.At.Sub(first.At).Minutes()
 		}
-		c.Budget = max(c.Budget, memory.Bytes(wholeBudget*float64(last.Get(total).Bytes)/max(span, 1e-3)))
+		c.Budget = max(c.Budget, memory.Bytes(wholeBudget*float64(last.Get(Total).Bytes)/max(span, 1e-3)))
 	}
 	return c
 }
@@ -144,7 +145,7 @@ func (r *recorder) decide(out *Report, v memory.Verdict, budget memory.Bytes) {
 		out.slight(v)
 	case curve == Leak && !r.counted(out, v) && !r.kept(out, slope.Estimate, false):
 		r.unexplained(out, v)
-	case curve == Level && out.short(v) && (slope.Low > float64(minuteBudget) || slope.High > float64(budget)):
+	case curve == Level && out.short(v) && (slope.Low > float64(MinuteBudget) || slope.High > float64(budget)):
 		out.early()
 	case v.Kind == memory.Plateau || v.Kind == memory.Jump:
 		out.fills(v)
@@ -214,7 +215,7 @@ func (r *Report) undecided(reason string) {
 
 // slight makes the verdict level although the memory may have grown a little.
 func (r *Report) slight(v memory.Verdict) {
-	if r.short(v) && v.Slope.Low > float64(minuteBudget) {
+	if r.short(v) && v.Slope.Low > float64(MinuteBudget) {
 		r.undecided(mayStart)
 		return
 	}
@@ -261,7 +262,7 @@ func judge(s *memory.Series, c memory.Criteria) memory.Verdict {
 			return w
 		}
 		// Malloc's part is known of anonymous memory only, so it may decide what the sum does not.
-		if c.Layer == total && s.Max(memlayer.Shared).Bytes == 0 && s.Max(memlayer.Swap).Bytes == 0 {
+		if c.Layer == Total && s.Max(memlayer.Shared).Bytes == 0 && s.Max(memlayer.Swap).Bytes == 0 {
 			c.Layer = memory.Anon
 			return judge(s, c)
 		}
@@ -339,7 +340,7 @@ func (r *Report) sure() bool {
 	}
 	small, least := memory.Bytes(stepBudget), 20.0
 	if r.kind == byTime {
-		small = minuteBudget
+		small = MinuteBudget
 	}
 	switch {
 	case r.Verdict == Undecided:

@@ -81,7 +81,7 @@ func (r *Report) HTML(w io.Writer) error {
 // shown reports whether the page has a curve of a layer.
 func shown(l memory.Layer) bool {
 	switch l {
-	case total, memory.Anon, memlayer.Shared, memlayer.File, memory.MallocUsed, memory.MallocFree:
+	case Total, memory.Anon, memlayer.Shared, memlayer.File, memory.MallocUsed, memory.MallocFree:
 		return true
 	}
 	return false

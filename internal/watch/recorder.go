@@ -46,6 +46,7 @@ type recorder struct {
 	containers map[containerKey]seen
 	samples    *json.Encoder // nil without Options.Samples
 	all        bool          // whether each mark has a sample
+	measure    *Measure      // nil without Options.Measure
 	attached   bool          // whether the processes ran already
 	lost       bool          // whether the connection of main has ended before its process
 	err        error         // of writing a sample
@@ -78,7 +79,7 @@ func (r *recorder) record(kind string, s memory.Sample) {
 	if s.At.Sub(r.measured) > time.Second {
 		r.left, r.measured = left(r.tree.roots[0]), s.At
 	}
-	r.last, r.held = s.At, s.Get(total).Bytes
+	r.last, r.held = s.At, s.Get(Total).Bytes
 	r.peak = max(r.peak, r.held)
 	if r.main != nil {
 		for _, layer := range slices.Sorted(maps.Keys(r.main.Counts)) {
@@ -175,15 +176,32 @@ func (r *recorder) marked(p *peer, m message) {
 	if n := r.epochsBefore + m.Epochs; n > r.epochs {
 		r.epochs, r.ends = n, append(r.ends, maps.Clone(r.steps))
 	}
+	if r.measure != nil {
+		r.measuredMark(p, *m.Mark)
+		return
+	}
 	// At the end of the program, what the last step held may be free.
 	if *m.Mark == "" || !r.all && time.Since(r.last) < time.Second/mostMarks/2 {
 		s := r.tree.sample()
-		p.answer(r.next(s.Get(total).Bytes, *m.Mark == ""))
+		p.answer(r.next(s.Get(Total).Bytes, *m.Mark == ""))
 		return
 	}
 	s := r.tree.sample()
-	p.answer(r.next(s.Get(total).Bytes, false))
+	p.answer(r.next(s.Get(Total).Bytes, false))
 	r.record(*m.Mark, s)
+}
+
+// measuredMark takes a sample while a program that is measured waits.
+func (r *recorder) measuredMark(p *peer, kind string) {
+	kind = cmp.Or(kind, Ended)
+	r.record(kind, r.tree.sample())
+	if kind == Loaded {
+		r.tree.resetPeaks()
+	}
+	if r.measure.Waits != nil {
+		r.measure.Waits(kind, slices.Sorted(maps.Keys(r.tree.members)))
+	}
+	p.answer(goOn)
 }
 
 // next returns the answer at a mark. A search takes time and some memory. So containers are searched for again only
@@ -195,7 +213,7 @@ func (r *recorder) next(held memory.Bytes, end bool) answer {
 	if held < r.searched*9/10 { // the program has freed memory
 		r.searched = held
 	}
-	if from := cmp.Or(r.searched, 1); float64(held-from) >= max(wholeBudget*float64(from), float64(minuteBudget))/2 ||
+	if from := cmp.Or(r.searched, 1); float64(held-from) >= max(wholeBudget*float64(from), float64(MinuteBudget))/2 ||
 		end && float64(held-r.first) >= wholeBudget*float64(r.first) {
 		r.searched = held
 		return search
@@ -222,10 +240,12 @@ func (r *recorder) tick() {
 	if p := r.main; p != nil && p.ended && r.tree.members[p.pid] != nil && time.Since(p.endedAt) > time.Second {
 		r.lost = true
 	}
-	if time.Since(r.last) >= sampleEvery {
+	if time.Since(r.last) >= sampleEvery && (r.measure == nil || r.measure.Every == 0 || len(r.steps) == 0) {
 		r.sample(byTime)
 	}
-	r.ask()
+	if r.measure == nil {
+		r.ask()
+	}
 }
 
 // A program is asked for containers at first askFrom after its start or its last import, and then each askEvery.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -39,8 +40,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	w.recorder = newRecorder(o.Samples, w.cmd.Process.Pid)
 	w.all = o.arm != nil
+	if w.measure = o.Measure; w.measure != nil {
+		w.all = true
+		w.tree.measure(o.Measure.GPU)
+	}
 	w.watch(ctx, l, signals)
 	report := w.report()
+	report.All = w.series
 	report.Processes = grown(w.tree.close())
 	report.Exit = exitCode(w.cmd.ProcessState)
 	return report, w.err
@@ -70,7 +76,7 @@ func start(o Options, l *listener) (*program, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
 	p := &program{o: o, marks: make(chan struct{}, 1024), exited: make(chan struct{})}
-	environment := append(l.environment(), o.arm.environment()...)
+	environment := slices.Concat(l.environment(), o.arm.environment(), o.Measure.environment())
 	if o.NativeStacks {
 		variables, err := stacksEnvironment()
 		if err != nil {
@@ -104,6 +110,11 @@ func start(o Options, l *listener) (*program, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start the program: %w", err)
+	}
+	if o.Measure != nil && o.Measure.Started != nil {
+		if err := o.Measure.Started(p.cmd.Process.Pid); err != nil {
+			return nil, errors.Join(err, p.cmd.Process.Kill(), p.cmd.Wait())
+		}
 	}
 	go func() {
 		_ = p.cmd.Wait() // the state has the exit code
@@ -307,7 +318,7 @@ func exitCode(s *os.ProcessState) int {
 func (p *program) report() *Report {
 	r := p.recorder.report()
 	r.Command, r.Ended, r.Exit = p.o.Command, p.ended, -1
-	r.python, r.acted = p.injected()
+	r.python, r.Acted = p.injected()
 	return r
 }
 

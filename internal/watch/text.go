@@ -101,7 +101,7 @@ func (r *Report) Reason() string {
 
 // rate formats a slope per unit.
 func (r *Report) rate(s memory.Interval) string {
-	return strings.Replace(memlayer.Rate(total, "", s.Estimate, s.Low, s.High), "/step", " per "+r.Unit, 1)
+	return strings.Replace(memlayer.Rate(Total, "", s.Estimate, s.Low, s.High), "/step", " per "+r.Unit, 1)
 }
 
 // stack formats a native stack, the innermost function first.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +22,9 @@ type tree struct {
 	roots   []int
 	members map[int]*member
 	scanned time.Time
-	ended   []Process // members that have ended
+	ended   []Process                   // members that have ended
+	gpu     func(pid int) memory.Source // reads the GPU memory of a member; may be nil
+	peaks   bool                        // whether samples have the peaks
 }
 
 type member struct {
@@ -53,7 +56,13 @@ func (t *tree) add(pid int) {
 		m.command = text
 		return
 	}
-	s, err := memory.NewSampler(pid)
+	var sources []memory.Source
+	if t.gpu != nil {
+		if source := t.gpu(pid); source != nil {
+			sources = append(sources, source)
+		}
+	}
+	s, err := memory.NewSampler(pid, sources...)
 	if err != nil {
 		return // it has ended
 	}
@@ -93,9 +102,10 @@ func (t *tree) scan() {
 	}
 }
 
-// The layers of a tree. memory is what counts for a limit.
+// The layers of a tree.
 const (
-	total     memory.Layer = "memory"
+	// Total is what counts for a limit: anonymous and shared memory, and what was swapped out.
+	Total     memory.Layer = "memory"
 	processes memory.Layer = "process count"
 )
 
@@ -105,6 +115,10 @@ var summed = []memory.Layer{memory.RSS, memory.Anon, memlayer.File, memlayer.Sha
 func (t *tree) sample() memory.Sample {
 	into := memory.Sample{At: time.Now()}
 	sums := map[memory.Layer]memory.Reading{}
+	layers := summed
+	if t.peaks {
+		layers = slices.Concat(summed, []memory.Layer{memlayer.Peak, memlayer.GPUProcess})
+	}
 	for pid, m := range t.members {
 		if err := m.sampler.Sample(0, &m.sample); err != nil || !m.sample.Get(memory.RSS).OK { // it has ended
 			t.remove(pid)
@@ -112,20 +126,38 @@ func (t *tree) sample() memory.Sample {
 		}
 		m.last = m.held()
 		m.first = cmp.Or(m.first, m.last)
-		for _, layer := range summed {
+		for _, layer := range layers {
 			if r := m.sample.Get(layer); r.OK {
 				sums[layer] = memory.Known(sums[layer].Bytes + r.Bytes)
 			}
 		}
 	}
-	for _, layer := range summed {
-		into.Set(layer, sums[layer])
+	for _, layer := range layers {
+		if r := sums[layer]; r.OK || slices.Contains(summed, layer) {
+			into.Set(layer, r)
+		}
 	}
 	held := sums[memory.Anon]
 	held.Bytes += sums[memlayer.Shared].Bytes + sums[memlayer.Swap].Bytes
-	into.Set(total, held)
+	into.Set(Total, held)
 	into.Set(processes, memory.Known(memory.Bytes(len(t.members))))
 	return into
+}
+
+// measure makes samples have the peaks, and the memory on GPUs that gpu reads, if it is not nil.
+func (t *tree) measure(gpu func(pid int) memory.Source) {
+	t.gpu, t.peaks, t.scanned = gpu, true, time.Time{}
+	for pid := range t.members {
+		t.remove(pid)
+	}
+	t.scan()
+}
+
+// resetPeaks makes the peaks of all members begin anew. Where the system refuses, they are those of the whole run.
+func (t *tree) resetPeaks() {
+	for _, m := range t.members {
+		_ = m.sampler.ResetPeak()
+	}
 }
 
 // held is the memory of a process that counts for a limit.

@@ -151,8 +151,8 @@ func (r *Report) run(ctx context.Context, o Options, t *Trial, a arm) error {
 	if got.Ended == "" && got.Exit != r.Exit && (got.Exit != 0 || r.Ended == "") {
 		return fmt.Errorf("exit code %d%s", got.Exit, printed)
 	}
-	t.Acted += got.acted
-	if t.Remedy != "" && !a.applied && got.acted == 0 {
+	t.Acted += got.Acted
+	if t.Remedy != "" && !a.applied && got.Acted == 0 {
 		t.Verdict = NotApplied
 		if len(t.remedy.Env) > 0 {
 			return fmt.Errorf("no process had %s and %s*", strings.Join(t.remedy.Env, " "), t.remedy.library)
@@ -192,7 +192,7 @@ func (r *Report) outcome(a arm) (outcome, error) {
 	for _, s := range all {
 		v := position(r.kind, s, all[0])
 		if r.kind == a.kind && v >= a.from && v <= a.to && (len(x) == 0 || v > x[len(x)-1]) {
-			x, y, at = append(x, v), append(y, float64(s.Get(total).Bytes)), append(at, s.At)
+			x, y, at = append(x, v), append(y, float64(s.Get(Total).Bytes)), append(at, s.At)
 		}
 	}
 	last := len(x) - 1

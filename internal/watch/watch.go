@@ -46,9 +46,34 @@ type Options struct {
 
 	// NativeStacks preloads jemalloc, which finds the native functions that allocated what grows in a Python program.
 	NativeStacks bool
+	// Measure, if not nil, takes samples at regular steps, and looks for no cause.
+	Measure *Measure
 
 	arm *arm // of a trial
 }
+
+// Measure says how a program is measured. Its report has all samples.
+type Measure struct {
+	// Every is the number of steps between two samples; the first step has one as well. 0 means that time decides.
+	Every int
+	// Env is added to the environment. Change is the name of a change that probe/remedies.py makes; empty for none.
+	Env    []string
+	Change string
+	// Started is called when the process has started. It may be nil, like the functions below.
+	Started func(pid int) error
+	// GPU reads the GPU memory of a process.
+	GPU func(pid int) memory.Source
+	// Waits is called while the program waits at a mark of a kind.
+	Waits func(kind string, pids []int)
+}
+
+// Kinds of marks that are no steps.
+const (
+	// Loaded comes before the first step. Measure then resets the peaks of the processes.
+	Loaded = "loaded"
+	// Ended comes at the end of a program in Python.
+	Ended = "ended"
+)
 
 // ErrNotFound means that the program to run does not exist.
 var ErrNotFound = errors.New("the program was not found")
@@ -107,6 +132,10 @@ type Report struct {
 	// Ended is why watch ended the program; empty if it ended by itself.
 	Ended string `json:"ended,omitempty"`
 
+	// All are the samples by kind of mark, with Options.Measure. Acted is how often its change was made.
+	All   map[string]*memory.Series `json:"-"`
+	Acted int                       `json:"-"`
+
 	kind     string
 	ends     []int // the steps at the first marks after the ends of epochs
 	series   *memory.Series
@@ -114,7 +143,6 @@ type Report struct {
 	hidden   bool     // whether more and more is allocated although the memory is level
 	python   bool     // whether a process has the probe of Python
 	suspects []string // containers that grow, and explain too little
-	acted    int      // how often probe/remedies.py made its change
 }
 
 // Layer is the verdict on a layer of memory.

@@ -309,7 +309,7 @@ func TestWatchEven(t *testing.T) {
 	var s memory.Series
 	add := func(step int) {
 		held := memory.Bytes(min(step, 1000)) * 40 * memory.KiB
-		s.Append(&memory.Sample{Step: step, Values: []memory.Value{{Layer: total, Reading: memory.Known(200*memory.MiB + held)}}})
+		s.Append(&memory.Sample{Step: step, Values: []memory.Value{{Layer: Total, Reading: memory.Known(200*memory.MiB + held)}}})
 	}
 	for step := 0; step < 1000; step += 15 {
 		add(step)
@@ -317,7 +317,7 @@ func TestWatchEven(t *testing.T) {
 	for step := 1000; step < 8000; step += 400 {
 		add(step)
 	}
-	v := even(&s, "train").Judge(memory.Criteria{Layer: total, Budget: stepBudget})
+	v := even(&s, "train").Judge(memory.Criteria{Layer: Total, Budget: stepBudget})
 	assert.Equal(t, Level, verdict(v), v.String())
 }
 
@@ -337,7 +337,7 @@ func TestWatchMallocDecides(t *testing.T) {
 			require.NoError(t, err)
 		}
 		s.Append(&memory.Sample{Step: int(v[0]), Values: []memory.Value{
-			{Layer: total, Reading: memory.Known(memory.Bytes(v[1]))},
+			{Layer: Total, Reading: memory.Known(memory.Bytes(v[1]))},
 			{Layer: memory.Anon, Reading: memory.Known(memory.Bytes(v[1]))},
 			{Layer: memory.MallocFree, Reading: memory.Known(memory.Bytes(v[2]))},
 			{Layer: memory.MallocUsed, Reading: memory.Known(memory.Bytes(v[3]))},
@@ -356,7 +356,7 @@ func TestWatchShortGrowth(t *testing.T) {
 		began := time.Now()
 		for i := range samples {
 			s := memory.Sample{At: began.Add(time.Duration(i) * 100 * time.Millisecond)}
-			s.Set(total, memory.Known(memory.GiB+memory.Bytes(i)*each))
+			s.Set(Total, memory.Known(memory.GiB+memory.Bytes(i)*each))
 			s.Set(memlayer.File, memory.Known(memory.GiB+memory.Bytes(i)*files))
 			r.series[byTime].Append(&s)
 		}
@@ -421,7 +421,7 @@ func TestDecide(t *testing.T) {
 	series := &memory.Series{}
 	for i := range 100 {
 		s := memory.Sample{Step: i, At: time.Now().Add(time.Duration(i-100) * time.Second)}
-		s.Set(total, memory.Known(100*memory.MiB+memory.Bytes(i)*100*memory.KiB))
+		s.Set(Total, memory.Known(100*memory.MiB+memory.Bytes(i)*100*memory.KiB))
 		s.Set("model count", memory.Known(memory.Bytes(i)))
 		s.Set("dataset count", memory.Known(memory.Bytes(i/10)))
 		series.Append(&s)

@@ -21,4 +21,4 @@ fi
 
 # shellcheck source=internal/lab/bench/galeone.env
 source internal/lab/bench/galeone.env
-go build -tags galeone -o out/bench/galeone ./internal/lab/galeone
+go build -tags galeone -o out/bench/galeone ./internal/lab/programs/galeone

@@ -39,38 +39,22 @@ func Of(s *memory.Series, v memory.Verdict) Outcome {
 	return o
 }
 
-// stepTime returns the mean step time of the judged part. The layer StepTime excludes time between
-// steps. Such gaps are added where they are longer than usual, as for a reset.
+// stepTime returns the mean time of a step in the judged part, with what happens between steps.
 func stepTime(s *memory.Series, v memory.Verdict) memory.Reading {
 	samples := s.Samples()
-	if v.Per != memlayer.PerMinute {
-		from, _ := slices.BinarySearchFunc(samples, v.From,
-			func(a memory.Sample, from float64) int { return cmp.Compare(float64(a.Step), from) })
-		samples = samples[from:]
-	}
-	var inSteps, steps float64
-	var outside []float64
-	for i := 1; i < len(samples); i++ {
-		n, took := float64(samples[i].Step-samples[i-1].Step), samples[i].Get(memlayer.StepTime)
-		if n <= 0 {
-			continue
-		}
-		elapsed := float64(samples[i].At.Sub(samples[i-1].At))
-		if !took.OK { // the first sample of a process
-			inSteps, steps = inSteps+elapsed, steps+n
-			continue
-		}
-		inSteps, steps = inSteps+n*float64(took.Bytes), steps+n
-		outside = append(outside, elapsed-n*float64(took.Bytes))
-	}
-	if len(outside) == 0 {
+	if v.Per == memlayer.PerMinute {
 		return memory.Reading{}
 	}
-	more, usual := 0.0, stats.Median(outside)
-	for _, t := range outside {
-		more += t - usual
+	from, _ := slices.BinarySearchFunc(samples, v.From,
+		func(a memory.Sample, from float64) int { return cmp.Compare(float64(a.Step), from) })
+	if len(samples)-from < 2 {
+		return memory.Reading{}
 	}
-	return memory.Known(memory.Bytes((inSteps + max(more, 0)) / steps))
+	first, last := samples[from], samples[len(samples)-1]
+	if last.Step <= first.Step {
+		return memory.Reading{}
+	}
+	return memory.Known(memory.Bytes(float64(last.At.Sub(first.At)) / float64(last.Step-first.Step)))
 }
 
 // Crashed returns the verdict of a run that ended early.

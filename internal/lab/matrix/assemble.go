@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/machine"
-	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/lab/program"
+	"steadyfit/internal/lab/runner"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
@@ -120,7 +122,7 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.S
 	}
 	if n := slices.IndexFunc(runs, neverRan); n >= 0 {
 		c.Effect, c.Reason = compare.CouldNotApply, runs[n].Cause
-		if runs[n].Failure == worker.NotApplicable {
+		if runs[n].Failure == runner.NotApplicable {
 			c.Effect = compare.NotApplicable
 		}
 		c.Verdict = nil
@@ -234,35 +236,34 @@ func figures(runs []*RunResult) Figures {
 	}
 	f.Peak = amount(func(run *RunResult) memory.Reading { return run.Outcome.Peak })
 	f.StepTime = amount(func(run *RunResult) memory.Reading { return run.Outcome.StepTime })
-	f.Loaded = amount(phase(worker.PhaseLoaded))
-	f.Level = amount(phase(worker.PhaseSteady))
-	f.Closed = amount(phase(worker.PhaseClosed))
-	f.Trimmed = amount(phase(worker.PhaseTrimmed))
+	f.Loaded = amount(phase(program.Loaded))
+	f.Level = amount(phase(runner.Steady))
+	f.Closed = amount(phase(program.Closed))
+	f.Trimmed = amount(phase(program.Trimmed))
 	f.Pool = amount(func(run *RunResult) memory.Reading {
-		return traced(run, func(l memory.Layer) bool { return memlayer.Whole(l) == memlayer.TFPeak && !onGPU(l) })
+		return pools(run, func(name string) bool { return !onGPU(name) })
 	})
 	f.GPUPool = amount(gpuPool)
 	f.GPU = amount(func(run *RunResult) memory.Reading { return run.Outcome.GPU })
 	return f
 }
 
-func traced(run *RunResult, wanted func(memory.Layer) bool) (sum memory.Reading) {
-	for _, v := range run.Phases[worker.PhaseTraced].Values {
-		if v.Reading.OK && wanted(v.Layer) {
-			sum = memory.Known(sum.Bytes + v.Reading.Bytes)
+// pools returns the most memory that allocators of TensorFlow held in the traced step.
+func pools(run *RunResult, wanted func(name string) bool) (sum memory.Reading) {
+	for fact, value := range run.Facts {
+		name, is := strings.CutPrefix(fact, program.FactPool)
+		if n, err := strconv.ParseInt(value, 10, 64); is && err == nil && wanted(name) {
+			sum = memory.Known(sum.Bytes + memory.Bytes(n))
 		}
 	}
 	return sum
 }
 
 // gpuPool returns the most memory that TensorFlow's GPU allocators handed out in the traced step.
-func gpuPool(run *RunResult) memory.Reading {
-	return traced(run, func(l memory.Layer) bool { return memlayer.Whole(l) == memlayer.TFPeak && onGPU(l) })
-}
+func gpuPool(run *RunResult) memory.Reading { return pools(run, onGPU) }
 
-// onGPU reports whether the allocator is a GPU's. The allocator gpu_host_bfc has memory of the
-// host.
-func onGPU(l memory.Layer) bool { return strings.Contains(string(l), "(GPU_") }
+// onGPU reports whether an allocator is a GPU's. The allocator gpu_host_bfc has memory of the host.
+func onGPU(allocator string) bool { return strings.HasPrefix(allocator, "GPU_") }
 
 // recovered is the maximum relative error with which a calibration succeeds.
 const recovered = 0.05

@@ -22,9 +22,10 @@ const (
 	Go      = "go"      // this project's packages
 	Galeone = "galeone" // the Go binding galeone/tensorflow, as its users use it
 	Keras   = "keras"   // Keras in Python
+	Program = "program" // a program of the user; also the ID of its workload
 )
 
-// Runtimes returns the names of all runtimes.
+// Runtimes returns the names of the runtimes that a plan may choose.
 func Runtimes() []string { return []string{Go, Galeone, Keras} }
 
 // User is the ID of the workload that trains the user's own model. Baseline is the ID of the
@@ -60,9 +61,11 @@ type Workload struct {
 	Leak *int64 `json:"leak_bytes,omitempty"`
 	// Limit is the memory limit of the child process in bytes; 0 is no limit.
 	Limit int64 `json:"limit_bytes,omitempty"`
-	// Like is the ID of the workload whose code runs with these Params; empty means the workload's
-	// own.
-	Like string `json:"like,omitempty"`
+	// Like is the ID of the workload whose program runs with these Params; empty means the workload's own. Script is the
+	// file of the program on Keras, and Mark matches the lines of its output that end a step, if it has no other marks.
+	Like   string `json:"like,omitempty"`
+	Script string `json:"script,omitempty"`
+	Mark   string `json:"mark,omitempty"`
 	// Params and Env are parameters and environment variables of the child. A remedy's Params and
 	// Env override them.
 	Params map[string]string `json:"knobs,omitempty"`
@@ -79,8 +82,7 @@ type Workload struct {
 	} `json:"on,omitempty"`
 	// NoSession means that session settings have no effect, as no session is opened.
 	NoSession bool `json:"no_session,omitempty" yaml:"no_session"`
-	// Takes lists the parameters of the workload by runtime, besides gc and trim. The workload
-	// does not run on other runtimes.
+	// Takes lists the options of the program by runtime, besides gc and trim. The workload does not run on other runtimes.
 	Takes map[string][]string `json:"takes"`
 }
 
@@ -150,8 +152,11 @@ type Remedy struct {
 	Unseen string `json:"unseen,omitempty"`
 	// Params are parameters of the child.
 	Params map[string]string `json:"knobs,omitempty"`
-	// On replaces Env, Device and Params on a runtime.
+	// Change is the name of a change that watch makes in a Python program.
+	Change string `json:"change,omitempty"`
+	// On replaces Env, Device, Params and Change on a runtime.
 	On map[string]struct {
+		Change string            `json:"change,omitempty"`
 		Env    map[string]string `json:"env,omitempty"`
 		Device *gpuopts.Options  `json:"device,omitempty"`
 		Params map[string]string `json:"knobs,omitempty"`
@@ -175,7 +180,7 @@ func (r Remedy) dividesBatch() int {
 
 func (r Remedy) on(runtime string) Remedy {
 	if a, ok := r.On[runtime]; ok {
-		r.Env, r.Device, r.Params = a.Env, a.Device, a.Params
+		r.Env, r.Device, r.Params, r.Change = a.Env, a.Device, a.Params, a.Change
 	}
 	return r
 }
@@ -186,14 +191,13 @@ var workloadsYAML []byte
 //go:embed remedies.yaml
 var remediesYAML []byte
 
-// sets has the names in workloads.yaml that stand for several parameters.
+// sets has the names in workloads.yaml that stand for several options.
 var sets = map[string]map[string][]string{
 	"$trainer": {
 		Go:      {"reset", "micro", "prefetch"},
 		Galeone: {"release", "reset"},
-		Keras:   {"loop", "clear_session", "del", "eager", "data", "prefetch", "cache", "callback", "mixed", "reset"},
+		Keras:   {"loop", "clear_session", "del", "eager", "jit", "data", "prefetch", "mixed"},
 	},
-	"$runtime": {Keras: {"intra", "inter", "jit", "grappler", "bf16"}},
 }
 
 // parse decodes YAML into a value, and refuses unknown fields.

@@ -53,7 +53,8 @@ func (p *Plan) Choose(workloads, remedies []string, steps, batch int) error {
 		if user {
 			w.Steps, w.Every, w.Epoch, w.Batch = steps, max(1, steps/userSamples), max(1, steps/userEpochs), batch
 		}
-		if slices.Contains(wanted, w.ID) || all && (!user || p.User != "") {
+		own := !user && w.ID != Program
+		if slices.Contains(wanted, w.ID) || all && (own || user && p.User != "") {
 			p.Workloads = append(p.Workloads, w)
 		}
 	}
@@ -86,6 +87,8 @@ func (p *Plan) named(workloads, remedies []string) (ws, rs []string, err error) 
 		return []string{User}, quickUser, nil
 	case p.Quick:
 		return quickWorkloads, quickRemedies, nil
+	case workloads == nil && p.Program != nil:
+		return []string{Program}, remedies, nil
 	case workloads == nil && p.User != "":
 		return []string{User}, remedies, nil
 	}

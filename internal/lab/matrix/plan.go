@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"time"
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/runner"
-	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 )
@@ -21,6 +23,8 @@ import (
 type Command struct {
 	// Args are the program and its arguments. Env is added to the environment.
 	Args, Env []string
+	// Scripts is the folder of the programs of Keras.
+	Scripts string
 	// Identity identifies the build. Runs of another build are repeated.
 	Identity string
 	// Libraries are the TensorFlow libraries of the child.
@@ -41,6 +45,8 @@ type Plan struct {
 	// the workload with the ID "user".
 	Models     map[string]string
 	User, Data string
+	// Program is the command of the workload "program"; empty for none.
+	Program []string
 	// Pairs is the number of runs of each combination, each paired with a baseline run; 0 means
 	// 5. A comparison needs at least 2.
 	Pairs int
@@ -182,6 +188,7 @@ func (p *Plan) expand() (jobs []job, settled map[combinationID]Combination) {
 // Inapplicable returns the reasons why no remedy of the plan can change anything. It returns none
 // if a remedy can, or if the plan has no remedies.
 func (p *Plan) Inapplicable() []string {
+	p.defaults()
 	var reasons []string
 	for _, r := range p.Remedies {
 		if r.ID == Baseline {
@@ -219,12 +226,21 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (compare.Effect, str
 	if r.NeedsGPU && len(p.GPUs) == 0 {
 		return compare.CouldNotApply, "no GPU"
 	}
-	if r.Device != nil && runtime == Keras {
-		return compare.NotApplicable, "it is set in a ConfigProto, and Keras takes none"
-	}
-	if r.Device != nil && w.NoSession {
+	switch {
+	case r.Device != nil && (runtime == Keras || runtime == Program):
+		return compare.NotApplicable, "it is set in a ConfigProto, and " + runtime + " takes none"
+	case r.Device != nil && w.NoSession:
 		return compare.NotApplicable, fmt.Sprintf("%s opens no session", w.ID)
+	case r.Preload != "":
+		if _, err := p.Allocator(r.Preload); err != nil {
+			return compare.CouldNotApply, err.Error()
+		}
 	}
+	return p.refuseOptions(runtime, w, r)
+}
+
+// refuseOptions returns the reason why the options of a remedy change nothing in a workload, or "".
+func (p *Plan) refuseOptions(runtime string, w Workload, r Remedy) (compare.Effect, string) {
 	for _, name := range slices.Sorted(maps.Keys(r.Params)) {
 		switch {
 		case name == batchDivide:
@@ -239,37 +255,25 @@ func (p *Plan) refuse(runtime string, w Workload, r Remedy) (compare.Effect, str
 	if w.does(runtime, r.Params) && len(r.Env) == 0 && r.Device == nil && r.Preload == "" {
 		return compare.NotApplicable, fmt.Sprintf("%s does that already", w.ID)
 	}
-	if r.Preload != "" {
-		if _, err := p.Allocator(r.Preload); err != nil {
-			return compare.CouldNotApply, err.Error()
-		}
-	}
 	return "", ""
 }
 
-// run returns the description of the child process for a job, without the folder for its files.
+// run returns the process of a job, without the folder for its files.
 func (p *Plan) run(j job) (runner.Job, error) {
 	w, r := j.workload, j.remedy
-	s := worker.Spec{
-		Workload: cmp.Or(w.Like, w.ID), Steps: w.Steps, Every: w.Every, Epoch: w.Epoch, Batch: w.Batch,
-		Seed: p.Seed, Model: p.Models[w.Model], Params: merged(w.Params, r.Params),
-		Trace: p.limit(w) == 0, // Tracing could fail a run that survived all its steps.
+	run := runner.Job{Args: p.Commands[j.runtime].Args, Every: w.Every, Change: r.Change, Limit: p.limit(w),
+		Timeout: p.Timeout, GPU: p.GPU}
+	if j.runtime == Keras && w.Mark != "" {
+		run.Mark = regexp.MustCompile(w.Mark)
 	}
-	run := runner.Job{Args: p.Commands[j.runtime].Args, Limit: p.limit(w), Timeout: p.Timeout, GPU: p.GPU}
-	if w.ID == User {
-		s.Model, s.Data = p.User, p.Data
-	}
-	if n := r.dividesBatch(); n > 1 {
-		if part := max(1, s.Batch/n); part != s.Batch {
-			s.Samples, s.Batch = s.Epoch*s.Batch, part
+	if j.runtime == Program {
+		run.Args = p.Program
+	} else {
+		arguments, err := p.arguments(j)
+		if err != nil {
+			return run, err
 		}
-	}
-	delete(s.Params, batchDivide)
-	if r.Device != nil {
-		var err error
-		if s.Config, err = r.Device.ConfigProto(); err != nil {
-			return run, fmt.Errorf("remedy %s: %w", r.ID, err)
-		}
+		run.Args = slices.Concat(run.Args, arguments)
 	}
 	variables := merged(w.Env, r.Env)
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
@@ -282,8 +286,49 @@ func (p *Plan) run(j job) (runner.Job, error) {
 		}
 		run.Env = append(run.Env, "LD_PRELOAD="+library)
 	}
-	run.Spec = s
 	return run, nil
+}
+
+// arguments returns the name of the program of a job, and its options.
+func (p *Plan) arguments(j job) ([]string, error) {
+	w, r := j.workload, j.remedy
+	arguments := []string{cmp.Or(w.Like, w.ID)}
+	if j.runtime == Keras {
+		arguments = []string{filepath.Join(p.Commands[Keras].Scripts, w.Script)}
+	}
+	batch, samples := w.Batch, w.Epoch*w.Batch
+	if n := r.dividesBatch(); n > 1 {
+		batch = max(1, batch/n)
+	}
+	options := merged(w.Params, r.Params)
+	delete(options, batchDivide)
+	for name, n := range map[string]int{"steps": w.Steps, "epoch": w.Epoch, "batch": batch, "samples": samples} {
+		options[name] = strconv.Itoa(n)
+	}
+	options["seed"] = strconv.FormatInt(p.Seed, 10)
+	if model := p.Models[w.Model]; w.ID == User {
+		options["model"], options["data"] = p.User, p.Data
+	} else if j.runtime != Keras {
+		options["model"] = model
+	} else if slices.Contains(w.Takes[Keras], "model") {
+		options["model"] = w.Model
+	}
+	if r.Device != nil {
+		config, err := r.Device.ConfigProto()
+		if err != nil {
+			return nil, fmt.Errorf("remedy %s: %w", r.ID, err)
+		}
+		options["config"] = hex.EncodeToString(config)
+	}
+	if j.runtime == Go && p.limit(w) == 0 { // tracing could fail a run that survived all its steps
+		options["trace"] = "1"
+	}
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		if options[name] != "" {
+			arguments = append(arguments, "--"+name+"="+options[name])
+		}
+	}
+	return arguments, nil
 }
 
 // key identifies a job with everything that its outcome depends on.
@@ -297,7 +342,7 @@ func (p *Plan) key(j job, run runner.Job) (string, error) {
 	}
 	text, err := json.Marshal([]any{
 		j.runtime, j.remedy.ID, p.Commands[j.runtime].Identity, j.pair, j.group, j.variants, max(p.Jobs, 1),
-		run.Spec, run.Env, run.Limit, limitKind, j.workload.Budget,
+		run.Args, run.Every, run.Change, run.Env, run.Limit, limitKind, j.workload.Budget,
 		p.inputs.runtimes[j.runtime], user, p.inputs.machine, p.inputs.variables,
 	})
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
+	"strings"
 	"time"
-
-	"steadyfit/internal/memlayer"
 )
 
 const (
@@ -98,7 +98,7 @@ func (p *Plan) probe(ctx context.Context, w Workload) (speed, error) {
 	if err != nil {
 		return speed{}, err
 	}
-	run.Spec.Trace = false
+	run.Args = slices.DeleteFunc(run.Args, func(a string) bool { return strings.HasPrefix(a, "--trace=") })
 	if err := os.MkdirAll(p.Out, 0o777); err != nil {
 		return speed{}, err
 	}
@@ -112,9 +112,11 @@ func (p *Plan) probe(ctx context.Context, w Workload) (speed, error) {
 	}
 	s := speed{rest: time.Since(started), batch: w.Batch}
 	// The fastest step counts: slower ones were disturbed, or did work that only first steps do.
-	for _, sample := range o.Series.Samples() {
-		if took := sample.Get(memlayer.StepTime); took.OK && (s.step == 0 || time.Duration(took.Bytes) < s.step) {
-			s.step = time.Duration(took.Bytes)
+	samples := o.Series.Samples()
+	for i := 1; i < len(samples); i++ {
+		took := samples[i].At.Sub(samples[i-1].At) / time.Duration(max(1, samples[i].Step-samples[i-1].Step))
+		if s.step == 0 || took < s.step {
+			s.step = took
 		}
 	}
 	if s.step <= 0 {

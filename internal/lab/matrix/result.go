@@ -5,7 +5,7 @@ import (
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/machine"
-	"steadyfit/internal/lab/worker"
+	"steadyfit/internal/lab/runner"
 	"steadyfit/memory"
 )
 
@@ -130,7 +130,7 @@ type RunResult struct {
 	Started time.Time       `json:"started"`
 	Seconds float64         `json:"seconds"`
 	Outcome compare.Outcome `json:"outcome"`
-	// Phases has the samples between phases, by the names in package worker.
+	// Phases has the samples between phases, by the names in packages program and runner.
 	Phases map[string]memory.Sample `json:"phases"`
 	// Facts are the facts that the child reported, and "threads tf_Compute", which the parent
 	// counted.
@@ -140,7 +140,7 @@ type RunResult struct {
 	// Unverified has the same meaning as in Combination.
 	Unverified string `json:"unverified,omitempty"`
 	// Failure is empty for a successful run. Cause is the cause of the failure.
-	Failure worker.Failure `json:"failure,omitempty"`
+	Failure runner.Failure `json:"failure,omitempty"`
 	Cause   string         `json:"cause,omitempty"`
 	// Log is the end of the standard error of a failed run.
 	Log string `json:"log,omitempty"`

@@ -17,10 +17,11 @@ import (
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/machine"
+	"steadyfit/internal/lab/program"
 	"steadyfit/internal/lab/runner"
-	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
+	"steadyfit/internal/watch"
 	"steadyfit/memory"
 )
 
@@ -214,8 +215,8 @@ func (p *Plan) check() error {
 		if w.Model != "" && p.Models[w.Model] == "" {
 			return fmt.Errorf("workload %s: no folder for its model %s", w.ID, w.Model)
 		}
-		if w.ID == User && p.User == "" {
-			return fmt.Errorf("workload %s: no model", User)
+		if w.ID == User && p.User == "" || w.ID == Program && p.Program == nil {
+			return fmt.Errorf("workload %s: there is none", w.ID)
 		}
 		if w.ID == User && !slices.ContainsFunc(p.Runtimes, w.runsOn) {
 			return fmt.Errorf("%w: workload %s on the runtimes %s: expected one of %s", ErrUnknown, User,
@@ -242,16 +243,22 @@ func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Obse
 		return nil, err
 	}
 	defer os.RemoveAll(scratch)
-	if run.Spec.Scratch, err = filepath.Abs(scratch); err != nil {
+	if run.Scratch, err = filepath.Abs(scratch); err != nil {
 		return nil, err
+	}
+	if slices.Contains(j.workload.Takes[j.runtime], "scratch") || j.runtime == Go || j.runtime == Galeone {
+		run.Args = append(slices.Clip(run.Args), "--scratch="+run.Scratch)
 	}
 	run.Env = append(slices.Clone(p.Commands[j.runtime].Env), run.Env...)
 	o, err := run.Run(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s with %s: %w", j.runtime, j.workload.ID, j.remedy.ID, err)
 	}
-	if steady := o.Threads[worker.PhaseSteady]; steady != nil {
+	if steady := o.Threads[runner.Steady]; steady != nil {
 		o.Facts[factPool] = strconv.Itoa(steady[poolThreads])
+	}
+	if run.Change != "" && o.Acted == 0 && o.Failure == "" {
+		o.Failure, o.Cause = runner.NotApplicable, "the program did nothing to which it applies"
 	}
 	return o, nil
 }
@@ -269,7 +276,7 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	d.mu.Lock()
 	run, ok := d.store.runs[key]
 	d.mu.Unlock()
-	if ok && !(run.Failure != "" && p.Again) && !p.hungOtherwise(&run) {
+	if ok && !(run.Failure != "" && p.Again) {
 		run.ID = id
 		run.judge(j.workload, uint64(p.Seed))
 		return &run, true, nil
@@ -289,7 +296,7 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	if run.Failure != "" {
 		run.Log = o.Excerpt()
 	} else if run.Cause, run.Unverified = p.verify(j, o, d.variables); run.Cause != "" {
-		run.Failure = worker.CouldNotApply
+		run.Failure = runner.CouldNotApply
 	} else {
 		run.Cause = o.Cause
 	}
@@ -297,28 +304,24 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	return &run, false, d.store.add(run)
 }
 
-// hungOtherwise reports whether a run ended because of a timeout that differs from the plan's.
-func (p *Plan) hungOtherwise(run *RunResult) bool {
-	return strings.HasPrefix(run.Cause, runner.ErrHang.Error()) && !strings.Contains(run.Cause, p.Timeout.String())
-}
-
 // judge sets the outcome of a run. It also judges a reused run, because this version may judge
 // differently.
 func (run *RunResult) judge(w Workload, seed uint64) {
-	v := run.Series.Judge(memory.Criteria{Budget: memory.Bytes(w.Budget), Seed: seed})
-	result := compare.Of(run.Series, v)
-	// The peak is reset after loading. The traced step is not part of the loop.
-	for _, name := range []string{worker.PhaseFirst, worker.PhaseSteady} {
-		sample := run.Phases[name]
-		if peak := sample.Get(memlayer.Peak); peak.OK && (!result.Peak.OK || peak.Bytes > result.Peak.Bytes) {
-			result.Peak = peak
-		}
+	c := memory.Criteria{Budget: memory.Bytes(w.Budget), Seed: seed}
+	// Memory of GPUs on the host is shared memory; that of malloc is known as a part of anonymous memory only.
+	if run.Series.Max(memlayer.Shared).Bytes+run.Series.Max(memlayer.Swap).Bytes > 0 {
+		c.Layer = watch.Total
 	}
-	closed, isClosed := run.Phases[worker.PhaseClosed]
+	if samples := run.Series.Samples(); len(samples) > 0 && samples[len(samples)-1].Step == 0 { // it has no steps
+		c.PerMinute, c.Budget = true, watch.MinuteBudget
+	}
+	v := run.Series.Judge(c)
+	result := compare.Of(run.Series, v)
+	closed, isClosed := run.Phases[program.Closed]
 	if isClosed {
 		result.Reset = closed.Get(memory.Anon)
 	}
-	if trimmed, ok := run.Phases[worker.PhaseTrimmed]; ok && isClosed {
+	if trimmed, ok := run.Phases[program.Trimmed]; ok && isClosed {
 		result.Verdict = compare.Trimmed(v, &closed, &trimmed)
 	}
 	if run.Failure != "" {

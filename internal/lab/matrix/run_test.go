@@ -25,18 +25,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/lab/compare"
+	"steadyfit/internal/lab/program"
 	"steadyfit/internal/lab/runner"
-	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/testkit"
 	"steadyfit/internal/tfprocess"
+	"steadyfit/internal/watch"
 	"steadyfit/memory"
 )
 
-// The test binary is also the child, without TensorFlow.
+// The test binary is also a program of the matrix, without TensorFlow.
 func TestMain(m *testing.M) {
-	if os.Getenv(worker.Env) != "" {
-		os.Exit(playChild())
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
+		if err := play(os.Args[1], os.Args[2:]); err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		return
 	}
 	os.Exit(m.Run())
 }
@@ -46,164 +51,97 @@ const leakedPerStep = 64 << 10
 var keep [][]byte
 
 // allocate takes memory outside the Go heap, as a native library does.
-func allocate(size int) []byte {
-	b, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
-	if err != nil {
-		panic(err)
-	}
+func allocate(size, kind int) []byte {
+	b := program.Must(syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|kind))
 	for i := 0; i < size; i += os.Getpagesize() {
 		b[i] = 1
 	}
 	return b
 }
 
-// awaitAnswer blocks in a read of the descriptor that package child has made non-blocking.
-func awaitAnswer() {
-	_ = syscall.SetNonblock(4, false)
-	_, _ = syscall.Read(4, make([]byte, 1))
+// mended is an error until the file TEST_MENDED exists.
+func mended(err error) {
+	if _, missing := os.Stat(os.Getenv("TEST_MENDED")); missing != nil {
+		program.Check(err)
+	}
 }
 
-func playChild() int {
-	c, err := worker.Start()
+func play(name string, args []string) error {
+	p, err := program.New(args, os.Stdout)
 	if err != nil {
-		os.Stderr.WriteString(err.Error())
-		return 2
+		return err
 	}
-	defer c.Close()
-	fail := func(err error) int {
-		os.Stderr.WriteString("child: " + err.Error())
-		return 1
-	}
-	release := c.Param("release", "keep")
-	if err := errors.Join(c.Fact("tensorflow", "none"), c.Fact("limit", os.Getenv("TEST_LIMIT")),
-		c.Phase(worker.PhaseStart)); err != nil {
-		return fail(err)
-	}
-	if err := c.Fact("traced", strconv.FormatBool(c.Spec.Trace)); err != nil {
-		return fail(err)
-	}
-	if c.Spec.Workload == "loads" {
-		if err := syscall.Munmap(allocate(96 << 20)); err != nil {
-			return fail(err)
-		}
-		if err := c.Phase(worker.PhaseLoaded); err != nil {
-			return fail(err)
-		}
-	}
-	for step := c.Spec.From + 1; step <= c.Spec.Steps; step++ {
-		switch c.Spec.Workload {
-		case "leak", "retains":
-			if release == "keep" {
-				keep = append(keep, allocate(leakedPerStep))
-			}
-		case "killed":
-			if step == c.Spec.Steps/2 {
-				syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			}
-		case "aborts":
-			os.Stderr.WriteString("F0000 check.cc:1] Check failed: x == y\nmore\n")
-			syscall.Kill(os.Getpid(), syscall.SIGABRT)
-		case "hangs":
-			// The child reads an answer that the parent never writes, since the child has not
-			// asked for one.
-			awaitAnswer()
-		case "mute":
-			return 0
-		case "S3":
-			<-time.After(250 * time.Millisecond) // the image model on a slow machine
-		case "deaf":
-			// Closes its messages and waits for an answer.
-			os.NewFile(3, "").Close()
-			awaitAnswer()
-			return 3
-		case "closes":
-			os.NewFile(3, "").Close()
-			<-time.After(time.Hour) // the Go runtime would end a process that waits forever
-		case "terminated":
-			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
-				syscall.Kill(os.Getpid(), syscall.SIGTERM)
-			}
-		case "disk":
-			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
-				if err := c.Done(errors.New("write /out/x: no space left on device"), worker.Failed); err != nil {
-					return fail(err)
-				}
-				return 0
-			}
-		case "mended":
-			if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
-				return 1
-			}
-		case "hog":
-			keep = append(keep, allocate(8<<20))
-		case "babbles":
-			os.NewFile(3, "").WriteString("hello\n")
+	return p.Run(context.Background(), func(context.Context) *program.Loop {
+		release := p.Option("release", "keep")
+		l := &program.Loop{Untrained: true}
+		switch name {
+		case "loads":
+			program.Check(syscall.Munmap(allocate(96<<20, syscall.MAP_PRIVATE)))
 		case "handover":
-			if step == c.Spec.Steps/2+1 && c.Spec.From == 0 {
-				if err := c.Again(step - 1); err != nil {
-					return fail(err)
+			l.Epoch = func(_ context.Context, n int) {
+				if n == p.Steps/2 {
+					program.Check(program.ErrSaved)
 				}
-				return 0
 			}
-		case "exhausted":
-			if err := c.Done(errors.New("OOM when allocating"), worker.OutOfMemory); err != nil {
-				return fail(err)
+		case "traced":
+			p.Fact("traced", p.Option("trace", "0"))
+			if p.Option("trace", "") != "" {
+				for fact, value := range map[string]int{"pool mklcpu": 4 << 20, "pool gpu_host_bfc": 1 << 20, "pool GPU_0_bfc": 7 << 20,
+					program.FactFloat16: 0, program.FactBFloat16: map[bool]int{true: 0, false: 3}[release == "keep"]} {
+					p.Fact(fact, strconv.Itoa(value))
+				}
 			}
+		}
+		l.Step = func(_ context.Context, n int) float64 {
+			step(p, name, n, release)
 			return 0
 		}
-		if err := c.Step(step); err != nil {
-			return fail(err)
+		return l
+	}, nil)
+}
+
+// step does a step of a program.
+func step(p *program.Program, name string, n int, release string) {
+	switch name {
+	case "leak":
+		if release == "keep" {
+			keep = append(keep, allocate(leakedPerStep, syscall.MAP_PRIVATE))
 		}
-	}
-	if err := c.Phase(worker.PhaseSteady); err != nil {
-		return fail(err)
-	}
-	if c.Spec.Workload == "traced" && c.Spec.Trace {
-		keep = append(keep, allocate(96<<20))
-		casts := "3"
-		if c.Spec.Params["release"] == "" {
-			casts = "0"
+	case "pinned":
+		keep = append(keep, allocate(leakedPerStep, syscall.MAP_SHARED))
+	case "killed":
+		if n == p.Steps/2 {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
-		err := c.Phase(worker.PhaseTraced,
-			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "mklcpu"), Reading: memory.Known(4 << 20)},
-			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "cpu"), Reading: memory.Reading{}},
-			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "gpu_host_bfc"), Reading: memory.Known(1 << 20)},
-			memory.Value{Layer: memlayer.Of[memory.Layer](memlayer.TFPeak, "GPU_0_bfc"), Reading: memory.Known(7 << 20)})
-		if err := errors.Join(err, c.Fact(worker.FactBFloat16, casts), c.Fact(worker.FactFloat16, "0")); err != nil {
-			return fail(err)
-		}
-	}
-	if c.Spec.Workload == "retains" {
-		held := allocate(48 * leakedPerStep)
-		if err := c.Phase(worker.PhaseClosed); err != nil {
-			return fail(err)
-		}
-		if err := syscall.Munmap(held); err != nil {
-			return fail(err)
-		}
-		if err := errors.Join(c.Phase(worker.PhaseTrimmed), c.Done(nil, "")); err != nil {
-			return fail(err)
-		}
-		return 0
-	}
-	if c.Spec.Workload == "leaves" {
-		// A grandchild that holds standard error open.
-		orphan := exec.Command("sleep", "1000")
-		orphan.Stderr = os.Stderr
-		if err := orphan.Start(); err != nil {
-			return fail(err)
-		}
-		if err := c.Fact("orphan", strconv.Itoa(orphan.Process.Pid)); err != nil {
-			return fail(err)
-		}
-	}
-	if err := errors.Join(c.Phase(worker.PhaseClosed), c.Done(nil, "")); err != nil {
-		return fail(err)
-	}
-	if c.Spec.Workload == "lingers" {
+	case "aborts":
+		os.Stderr.WriteString("F0000 check.cc:1] Check failed: x == y\nmore\n")
+		syscall.Kill(os.Getpid(), syscall.SIGABRT)
+	case "hangs":
 		<-time.After(time.Hour) // the Go runtime would end a process that waits forever
+	case "mute":
+		os.Exit(0)
+	case "S3":
+		<-time.After(250 * time.Millisecond) // the image model on a slow machine
+	case "terminated":
+		if _, err := os.Stat(os.Getenv("TEST_MENDED")); err != nil {
+			syscall.Kill(os.Getpid(), syscall.SIGTERM)
+			<-time.After(time.Hour)
+		}
+	case "disk":
+		mended(errors.New("write /out/x: no space left on device"))
+	case "mended":
+		mended(errors.New("not yet"))
+	case "hog":
+		keep = append(keep, allocate(8<<20, syscall.MAP_PRIVATE))
+	case "exhausted":
+		program.Check(errors.New("OOM when allocating"))
+	case "leaves": // a process that outlives its parent
+		if n == p.Steps {
+			orphan := exec.Command("sleep", "1000")
+			program.Check(orphan.Start())
+			p.Fact("orphan", strconv.Itoa(orphan.Process.Pid))
+		}
 	}
-	return 0
 }
 
 func workload(id string, leak int64) Workload {
@@ -213,10 +151,10 @@ func workload(id string, leak int64) Workload {
 
 func plan(t *testing.T, workloads ...Workload) Plan {
 	t.Helper()
-	program, err := os.Executable()
+	executable, err := os.Executable()
 	require.NoError(t, err)
 	return Plan{Workloads: workloads, Runtimes: []string{Go}, Pairs: 2, Out: t.TempDir(), Timeout: time.Minute,
-		Commands: map[string]Command{Go: {Args: []string{program}, Identity: "test"}}}
+		Commands: map[string]Command{Go: {Args: []string{executable}, Identity: "test"}}}
 }
 
 func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
@@ -266,6 +204,15 @@ func TestALeakIsFoundAndItsRemedyWorks(t *testing.T) {
 	require.NoError(t, os.WriteFile(path+".gz", small.Bytes()[:small.Len()/2], 0o666))
 	_, err = ReadFile(path + ".gz")
 	require.ErrorContains(t, err, "matrix.json.gz")
+}
+
+// Pinned memory of the host, which GPUs use, is shared memory.
+func TestALeakOfSharedMemory(t *testing.T) {
+	p := plan(t, workload("pinned", leakedPerStep))
+	r, err := Run(t.Context(), p)
+	require.NoError(t, err)
+	require.Len(t, r.Calibration, 1)
+	assert.True(t, r.Calibration[0].OK, r.Calibration[0].Text)
 }
 
 func TestPairsAreRunForthAndBack(t *testing.T) {
@@ -325,16 +272,14 @@ func TestAMatrixWhoseTimeIsOver(t *testing.T) {
 
 func TestChildrenThatDieAreResults(t *testing.T) {
 	for id, want := range map[string]struct {
-		failure worker.Failure
+		failure runner.Failure
 		cause   string
 	}{
-		"killed":    {worker.Failed, "killed by SIGKILL"},
-		"aborts":    {worker.Failed, "Check failed: x == y"},
-		"mute":      {worker.Failed, "ended without a result"},
-		"hangs":     {worker.Failed, "no message for"},
-		"babbles":   {worker.Failed, "message of the child"},
-		"deaf":      {worker.Failed, "exit code 3"},
-		"exhausted": {worker.OutOfMemory, "OOM when allocating"},
+		"killed":    {runner.Failed, "signal: killed"},
+		"aborts":    {runner.Failed, "Check failed: x == y"},
+		"mute":      {runner.Failed, "ended without a step"},
+		"hangs":     {runner.Failed, "no mark for"},
+		"exhausted": {runner.OutOfMemory, "OOM when allocating"},
 	} {
 		t.Run(id, func(t *testing.T) {
 			p := plan(t, workload(id, 0))
@@ -372,7 +317,8 @@ func TestAnotherProcessGoesOnWithARun(t *testing.T) {
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
 	require.Empty(t, r.Runs[0].Failure, r.Runs[0].Cause)
-	assert.Equal(t, 48, r.Runs[0].Series.Total())
+	samples := r.Runs[0].Series.Samples()
+	assert.Equal(t, 48, samples[len(samples)-1].Step)
 }
 
 func TestSeveralRunsAtTheSameTime(t *testing.T) {
@@ -423,37 +369,28 @@ func TestADiskThatIsFull(t *testing.T) {
 		require.NoError(t, err, "%s", said)
 		return
 	}
-	p := plan(t, workload("leak", leakedPerStep), workload("flat", 0))
+	dir := t.TempDir()
+	s, err := openStore(dir)
+	require.NoError(t, err)
+	require.NoError(t, s.add(RunResult{Key: "a"}))
+	before, err := os.ReadFile(filepath.Join(dir, runsFile))
+	require.NoError(t, err)
 	var old syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old))
-	p.Progress = func(progress Progress) {
-		if progress.Done != 2 {
-			return
-		}
-		info, err := os.Stat(filepath.Join(p.Out, runsFile))
-		require.NoError(t, err)
-		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE,
-			&syscall.Rlimit{Cur: uint64(info.Size()) + 100, Max: old.Max}))
-	}
-	r, err := Run(t.Context(), p)
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(len(before)) + 100, Max: old.Max}))
+	err = s.add(RunResult{Key: "b", Cause: strings.Repeat("x", 200)})
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old))
 	require.ErrorIs(t, err, syscall.EFBIG)
 	require.ErrorContains(t, err, "finished runs are saved")
-	require.ErrorContains(t, err, runsFile)
-	assert.False(t, r.Complete)
-	assert.Len(t, r.Runs, 2)
-
-	var last Progress
-	p.Progress = func(progress Progress) { last = progress }
-	r, err = Run(t.Context(), p)
+	s.close()
+	after, err := os.ReadFile(filepath.Join(dir, runsFile))
 	require.NoError(t, err)
-	assert.Equal(t, 2, last.Reused)
-	assert.True(t, r.Complete)
+	assert.Equal(t, before, after)
 }
 
-func TestAParameterThatTheChildDoesNotKnow(t *testing.T) {
+func TestAnOptionThatTheProgramDoesNotKnow(t *testing.T) {
 	p := plan(t, workload("flat", 0))
-	p.Workloads[0].Takes[Go] = []string{"shapes"} // the message names it, but the child has no such parameter
+	p.Workloads[0].Takes[Go] = []string{"shapes"} // the table has it, but the program has no such option
 	p.Remedies = []Remedy{{ID: "pad", Goal: compare.LowerSlope, Params: map[string]string{"shapes": "pad"}}}
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
@@ -505,8 +442,7 @@ func TestAChildThatCannotStart(t *testing.T) {
 	p := plan(t, workload("flat", 0))
 	p.Commands[Go] = Command{Args: []string{filepath.Join(t.TempDir(), "absent")}}
 	_, err := Run(t.Context(), p)
-	require.ErrorContains(t, err, "cannot start")
-	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorIs(t, err, watch.ErrNotFound)
 }
 
 func TestAnAllocatorThatIsMissing(t *testing.T) {
@@ -552,10 +488,10 @@ func TestAVariableThatTensorFlowDoesNotRead(t *testing.T) {
 func TestARewriteThatLeftNoTrace(t *testing.T) {
 	p := plan(t, workload("traced", 0), workload("flat", 0))
 	p.Remedies = []Remedy{
-		{ID: "there", Params: map[string]string{"release": "a"}, Traced: map[string]bool{worker.FactBFloat16: true}},
-		{ID: "not there", Params: map[string]string{"release": "b"}, Traced: map[string]bool{worker.FactFloat16: true}},
-		{ID: "still there", Params: map[string]string{"release": "c"}, Traced: map[string]bool{worker.FactBFloat16: false}},
-		{ID: "never missing", Params: map[string]string{"release": "d"}, Traced: map[string]bool{worker.FactFloat16: false}},
+		{ID: "there", Params: map[string]string{"release": "a"}, Traced: map[string]bool{program.FactBFloat16: true}},
+		{ID: "not there", Params: map[string]string{"release": "b"}, Traced: map[string]bool{program.FactFloat16: true}},
+		{ID: "still there", Params: map[string]string{"release": "c"}, Traced: map[string]bool{program.FactBFloat16: false}},
+		{ID: "never missing", Params: map[string]string{"release": "d"}, Traced: map[string]bool{program.FactFloat16: false}},
 	}
 	p.Select = func(_, workload, remedy string) bool { return workload == "traced" || remedy != "never missing" }
 	r, err := Run(t.Context(), p)
@@ -590,10 +526,6 @@ func TestARewriteThatLeftNoTrace(t *testing.T) {
 	assert.EqualValues(t, 7<<20, *base.Figures.GPUPool)
 	// GPU memory that could not be read is absent, not 0.
 	assert.Nil(t, base.Figures.GPU)
-	// Tracing takes 96 MiB after all measurements.
-	require.NotNil(t, base.Figures.Peak)
-	traced := r.Runs[0].Phases[worker.PhaseTraced]
-	assert.Less(t, *base.Figures.Peak, int64(traced.Get(memlayer.Peak).Bytes-64*memory.MiB))
 }
 
 func TestTheGPUIsSampled(t *testing.T) {
@@ -673,7 +605,7 @@ func TestRemediesAreSound(t *testing.T) {
 		assert.Contains(t, []compare.Goal{compare.LowerSlope, compare.LowerPeak, compare.LowerReset, compare.LowerGPU}, r.Goal, r.ID)
 		assert.True(t, r.NeedsGPU || r.Goal != compare.LowerGPU, r.ID)
 		if r.ID != Baseline {
-			assert.False(t, len(r.Env) == 0 && len(r.Params) == 0 && r.Preload == "" && r.Device == nil, "%s changes nothing", r.ID)
+			assert.False(t, len(r.Env) == 0 && len(r.Params) == 0 && r.Preload == "" && r.Device == nil && r.Change == "", "%s changes nothing", r.ID)
 		}
 		if r.Device != nil {
 			config, err := r.Device.ConfigProto()
@@ -686,8 +618,8 @@ func TestRemediesAreSound(t *testing.T) {
 			assert.NotEqual(t, "TF_FORCE_UNIFIED_MEMORY", name, "%s: a session does not read it", r.ID)
 		}
 		for runtime, a := range r.On {
-			assert.Contains(t, Runtimes(), runtime, r.ID)
-			assert.False(t, len(a.Env) == 0 && len(a.Params) == 0 && a.Device == nil, "%s changes nothing on %s", r.ID, runtime)
+			assert.Contains(t, append(Runtimes(), Program), runtime, r.ID)
+			assert.False(t, len(a.Env) == 0 && len(a.Params) == 0 && a.Device == nil && a.Change == "", "%s changes nothing on %s", r.ID, runtime)
 		}
 		if r.Preload != "" {
 			assert.Contains(t, tfprocess.Allocators, r.Preload)
@@ -768,22 +700,15 @@ func TestWhatARunDependsOn(t *testing.T) {
 	}
 }
 
-func TestAChildThatHangsAtItsEnd(t *testing.T) {
-	p := plan(t, workload("lingers", 0), workload("leaves", 0), workload("closes", 0))
-	p.Pairs, p.Jobs, p.Timeout = 1, 3, 5*time.Second
+func TestProcessesThatAreLeft(t *testing.T) {
+	p := plan(t, workload("leaves", 0))
+	p.Pairs = 1
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	require.Len(t, r.Runs, 3)
-	for _, run := range r.Runs[:2] {
-		assert.Empty(t, run.Failure, "what was measured counts: %s", run.Cause)
-	}
-	assert.Contains(t, r.Runs[0].Cause, "killed: it did not exit within")
-	assert.Equal(t, worker.Failed, r.Runs[2].Failure)
-	assert.Contains(t, r.Runs[2].Cause, "hang: it did not exit within")
-	assert.Empty(t, r.Runs[1].Cause)
-	require.NotEmpty(t, r.Runs[1].Facts["orphan"])
+	require.Empty(t, r.Runs[0].Failure, r.Runs[0].Cause)
+	require.NotEmpty(t, r.Runs[0].Facts["orphan"])
 	require.Eventually(t, func() bool {
-		text, err := os.ReadFile(filepath.Join("/proc", r.Runs[1].Facts["orphan"], "stat"))
+		text, err := os.ReadFile(filepath.Join("/proc", r.Runs[0].Facts["orphan"], "stat"))
 		return err != nil || bytes.Contains(text, []byte(") Z "))
 	}, time.Minute, time.Millisecond, "nothing of its group runs on")
 }
@@ -856,7 +781,7 @@ func TestThePeakIsThatOfTheSteps(t *testing.T) {
 	p.Pairs = 1
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	loaded := r.Runs[0].Phases[worker.PhaseLoaded]
+	loaded := r.Runs[0].Phases[program.Loaded]
 	assert.Greater(t, loaded.Get(memlayer.Peak).Bytes, 96*memory.MiB)
 	require.NotNil(t, r.Combinations[0].Figures.Peak)
 	assert.Less(t, *r.Combinations[0].Figures.Peak, int64(loaded.Get(memlayer.Peak).Bytes-64*memory.MiB))
@@ -866,25 +791,15 @@ func TestThePeakIsThatOfTheSteps(t *testing.T) {
 func TestNoTraceUnderALimit(t *testing.T) {
 	p := plan(t, workload("traced", 0))
 	p.Pairs = 2
-	p.Remedies = []Remedy{{ID: "bf16", Params: map[string]string{"release": "a"}, Traced: map[string]bool{worker.FactBFloat16: true}}}
+	p.Remedies = []Remedy{{ID: "bf16", Params: map[string]string{"release": "a"}, Traced: map[string]bool{program.FactBFloat16: true}}}
 	p.Limit = 4 * memory.GiB
 	r, err := Run(t.Context(), p)
 	require.NoError(t, err)
-	assert.Equal(t, "false", r.Runs[0].Facts["traced"])
-	assert.NotContains(t, r.Runs[0].Phases, worker.PhaseTraced)
+	assert.Equal(t, "0", r.Runs[0].Facts["traced"])
 	assert.Equal(t, "no step is traced under a memory limit", r.Combinations[1].Unverified)
 	assert.EqualValues(t, 4<<30, r.Settings.Limit)
 	assert.Contains(t, []string{"control group", "RLIMIT_DATA"}, r.Settings.LimitKind)
 	assert.NotEqual(t, compare.CouldNotApply, r.Combinations[1].Effect)
-}
-
-func TestMemoryThatATrimGivesBack(t *testing.T) {
-	p := plan(t, workload("retains", leakedPerStep))
-	p.Pairs = 1
-	r, err := Run(t.Context(), p)
-	require.NoError(t, err)
-	assert.Equal(t, memory.Leak, r.Combinations[0].Verdict.Kind)
-	assert.Equal(t, memlayer.Retention, r.Combinations[0].Verdict.Cause)
 }
 
 func TestTheRunThatStandsForSeveral(t *testing.T) {
@@ -998,11 +913,11 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 func TestTracesThatTellNothing(t *testing.T) {
 	runs := func(counts ...string) (all []*RunResult) {
 		for _, n := range counts {
-			all = append(all, &RunResult{Facts: map[string]string{worker.FactCalls: n}})
+			all = append(all, &RunResult{Facts: map[string]string{program.FactCalls: n}})
 		}
 		return all
 	}
-	with, without := Remedy{Traced: map[string]bool{worker.FactCalls: true}}, Remedy{Traced: map[string]bool{worker.FactCalls: false}}
+	with, without := Remedy{Traced: map[string]bool{program.FactCalls: true}}, Remedy{Traced: map[string]bool{program.FactCalls: false}}
 	assert.Empty(t, unseenTrace(with, runs("0", "0")))
 	assert.Contains(t, unseenTrace(with, runs("0", "2")), "the graph that ran without it has 2 function calls, too")
 	assert.Empty(t, unseenTrace(without, runs("1", "2")))
@@ -1020,9 +935,9 @@ func TestChangesThatAreNotSeen(t *testing.T) {
 		return r
 	}
 	operations := func(all, oneDNN string) *RunResult {
-		return run(worker.FactOperations, all, worker.FactOneDNN, oneDNN)
+		return run(program.FactOperations, all, program.FactOneDNN, oneDNN)
 	}
-	died := &RunResult{Failure: worker.Failed}
+	died := &RunResult{Failure: runner.Failed}
 	graph := Remedy{OtherGraph: true}
 	for _, c := range []struct {
 		runs, base []*RunResult
@@ -1031,9 +946,9 @@ func TestChangesThatAreNotSeen(t *testing.T) {
 		{[]*RunResult{operations("9", "2"), operations("8", "2")}, []*RunResult{operations("8", "2"), operations("7", "2")}, ""},
 		{[]*RunResult{operations("8", "3")}, []*RunResult{operations("8", "2")}, ""},
 		{[]*RunResult{operations("9", "2"), operations("8", "2")}, []*RunResult{operations("8", "2"), operations("8", "2")}, "as many operations of each kind as without it"},
-		{[]*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.5")}, []*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.4")}, ""},
-		{[]*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.5"), run(worker.FactOperations, "8", worker.FactLossLast, "0.4")},
-			[]*RunResult{run(worker.FactOperations, "8", worker.FactLossLast, "0.4"), run(worker.FactOperations, "8", worker.FactLossLast, "0.5")}, "as many operations"},
+		{[]*RunResult{run(program.FactOperations, "8", program.FactLossLast, "0.5")}, []*RunResult{run(program.FactOperations, "8", program.FactLossLast, "0.4")}, ""},
+		{[]*RunResult{run(program.FactOperations, "8", program.FactLossLast, "0.5"), run(program.FactOperations, "8", program.FactLossLast, "0.4")},
+			[]*RunResult{run(program.FactOperations, "8", program.FactLossLast, "0.4"), run(program.FactOperations, "8", program.FactLossLast, "0.5")}, "as many operations"},
 		{[]*RunResult{run()}, []*RunResult{run()}, "its step cannot be traced"},
 		{[]*RunResult{died}, []*RunResult{operations("8", "2")}, ""},
 	} {
@@ -1041,7 +956,7 @@ func TestChangesThatAreNotSeen(t *testing.T) {
 		assert.Equal(t, c.says == "", unseenPairs(graph, c.runs, c.base) == "")
 		assert.Empty(t, unseenPairs(Remedy{}, c.runs, c.base))
 	}
-	loss := func(text string) *RunResult { return run(worker.FactLossLast, text) }
+	loss := func(text string) *RunResult { return run(program.FactLossLast, text) }
 	numbers := Remedy{OtherLoss: true}
 	for _, c := range []struct {
 		runs, base []*RunResult
@@ -1063,7 +978,7 @@ func TestVariablesOfAnotherMalloc(t *testing.T) {
 	p := plan(t)
 	j := job{runtime: Go, remedy: Remedy{Env: map[string]string{"MALLOC_ARENA_MAX": "1"}}}
 	for allocator, reason := range map[string]string{"glibc": "", "": "", "jemalloc": "MALLOC_ARENA_MAX is read by the malloc of the C library, and the process has that of jemalloc"} {
-		got, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{worker.FactAllocator: allocator}}, newVariables(&p))
+		got, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{program.FactAllocator: allocator}}, newVariables(&p))
 		assert.Equal(t, reason, got)
 		assert.Empty(t, unseen)
 	}
@@ -1072,20 +987,12 @@ func TestVariablesOfAnotherMalloc(t *testing.T) {
 func TestAnUpdateOfParts(t *testing.T) {
 	p := plan(t)
 	j := job{runtime: Go, remedy: Remedy{Params: map[string]string{"micro": "2"}}}
-	for split, doubt := range map[string]string{worker.SplitExact: "", "": "", worker.SplitInexact: "the update is not that of the whole batch"} {
-		reason, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{worker.FactSplit: split}}, newVariables(&p))
+	for split, doubt := range map[string]string{program.SplitExact: "", "": "", program.SplitInexact: "the update is not that of the whole batch"} {
+		reason, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{program.FactSplit: split}}, newVariables(&p))
 		assert.Empty(t, reason)
 		assert.Contains(t, unseen, doubt)
 		assert.Equal(t, doubt == "", unseen == "")
 	}
-}
-
-func TestARunThatWasGivenUpEarlier(t *testing.T) {
-	p := &Plan{Timeout: time.Minute}
-	assert.True(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "hang: no message for 10s"}))
-	assert.False(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "hang: no message for 1m0s"}))
-	assert.False(t, p.hungOtherwise(&RunResult{Failure: worker.Failed, Cause: "killed by SIGSEGV"}))
-	assert.False(t, p.hungOtherwise(&RunResult{}))
 }
 
 func TestVariablesWithAPrefix(t *testing.T) {
@@ -1129,7 +1036,7 @@ func TestThreadsThatAreCounted(t *testing.T) {
 	intra, err := FindRemedy("intra-1")
 	require.NoError(t, err)
 	pool := func(steady, closed int) *runner.Observed {
-		return &runner.Observed{Threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: steady}, worker.PhaseClosed: {poolThreads: closed}}}
+		return &runner.Observed{Threads: map[string]map[string]int{runner.Steady: {poolThreads: steady}, program.Closed: {poolThreads: closed}}}
 	}
 	p := plan(t)
 	for _, c := range []struct {
@@ -1138,12 +1045,11 @@ func TestThreadsThatAreCounted(t *testing.T) {
 		reason, unseen string
 	}{
 		{one, pool(1, 1), "", ""},
-		{one.on(Keras), pool(1, 1), "", ""},
 		{one, pool(4, 4), "", ""}, // only the runs without the remedy can show it
 		{one, pool(0, 0), "", "no thread is called tf_Compute"},
 		{own, pool(4, 0), "", ""},
 		{own, pool(4, 4), "", "sessions are open to the end, so that it is not known whose threads there are"},
-		{own, &runner.Observed{Threads: map[string]map[string]int{worker.PhaseSteady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not known whose threads there are"},
+		{own, &runner.Observed{Threads: map[string]map[string]int{runner.Steady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not known whose threads there are"},
 		{intra, pool(4, 4), "", "threads that share an operation have no name to count them by"},
 	} {
 		reason, unseen := p.verify(job{runtime: Go, remedy: c.remedy}, c.o, newVariables(&p))
@@ -1175,29 +1081,30 @@ func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
 		_, reason := p.refuse(runtime, w.For(runtime), r.on(runtime))
 		return reason
 	}
-	for _, remedy := range []string{"inter-1", "intra-1", "grappler-off", "bf16", "xla", "hoard", "cache", "from-generator", "mixed-fp16"} {
+	for _, remedy := range []string{"inter-1", "intra-1", "xla", "hoard", "from-generator", "mixed-fp16"} {
 		assert.Empty(t, refused(Keras, "S1", remedy), remedy)
 	}
 	for _, remedy := range []string{"inter-1", "bf16", "xla"} {
 		assert.Empty(t, refused(Go, "S1", remedy), remedy)
 	}
-	assert.Contains(t, refused(Keras, "S1", "session-threads"), "ConfigProto")
+	assert.Contains(t, refused(Keras, "S1", "bf16"), "ConfigProto")
+	assert.Empty(t, refused(Program, Program, "clear-session"))
+	assert.Contains(t, refused(Program, Program, "micro-2"), "does not apply")
 	assert.Contains(t, refused(Keras, "W9", "xla"), "does that already")
 	for _, workload := range []string{"W2", "S3", "S3a"} {
 		assert.Contains(t, refused(Keras, workload, "generator"), "does that already")
 		assert.Empty(t, refused(Keras, workload, "from-generator"))
 	}
 	assert.Empty(t, refused(Keras, "S1", "generator"))
-	r, err := FindRemedy("bf16")
+	r, err := FindRemedy("hoard")
 	require.NoError(t, err)
 	w, err := FindWorkload("S1")
 	require.NoError(t, err)
-	run, err := p.run(job{runtime: Keras, workload: w, remedy: r.on(Keras)})
-	s := run.Spec
+	p.Commands[Keras] = Command{Args: []string{"python"}, Scripts: "keras"}
+	run, err := p.run(job{runtime: Keras, workload: w.For(Keras), remedy: r.on(Keras)})
 	require.NoError(t, err)
-	assert.Empty(t, s.Config)
-	assert.Equal(t, map[string]string{"bf16": "1"}, s.Params)
-	assert.True(t, s.Trace)
+	assert.Equal(t, []string{"python", "keras/fit.py", "--batch=32", "--callback=hoard", "--epoch=32", "--model=dense-100-64-1",
+		"--samples=1024", "--seed=0", "--steps=3200", "--validate=1"}, run.Args)
 }
 
 // The remedies of a workload share their scatter. A remedy that could not be applied
@@ -1208,7 +1115,7 @@ func TestRemediesShareTheirScatter(t *testing.T) {
 	var jobs []job
 	r := &Result{}
 	random := rand.New(rand.NewPCG(1, 1))
-	add := func(remedy string, pair int, failure worker.Failure) {
+	add := func(remedy string, pair int, failure runner.Failure) {
 		peak := 1e9 * math.Exp(0.03*random.NormFloat64())
 		r.Runs = append(r.Runs, RunResult{ID: len(r.Runs), Runtime: Go, Workload: w.ID, Remedy: remedy, Pair: pair, Failure: failure,
 			Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: memory.Flat}, Peak: memory.Known(memory.Bytes(peak))}})
@@ -1221,9 +1128,9 @@ func TestRemediesShareTheirScatter(t *testing.T) {
 	for pair := range 3 {
 		add(Baseline, pair, "")
 		for i, remedy := range p.Remedies {
-			var failure worker.Failure
+			var failure runner.Failure
 			if i == 0 {
-				failure = worker.CouldNotApply
+				failure = runner.CouldNotApply
 			}
 			add(remedy.ID, pair, failure)
 		}

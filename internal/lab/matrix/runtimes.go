@@ -13,8 +13,8 @@ import (
 	"steadyfit/internal/tfprocess"
 )
 
-// RunCommand is the argument of the program that makes it a child of the runtime go.
-const RunCommand = "matrix-run"
+// RunCommand is the argument of steadyfit with which it runs a program of the runtime go.
+const RunCommand = "program"
 
 // ErrMissing means that a file of the checkout is missing, which a target of the Makefile makes.
 var ErrMissing = errors.New("not found")
@@ -68,7 +68,7 @@ func RuntimeCommand(name, tensorflow, python string) (c Command, err error) {
 // kerasCommand completes the command of the runtime keras. It returns the files that affect the
 // results: Python, and the scripts.
 func kerasCommand(c *Command, python string) (sources []string, err error) {
-	script, err := project(filepath.Join("scripts", "matrix_keras.py"), "a checkout of steadyfit")
+	common, err := project(filepath.Join("internal", "lab", "programs", "keras", "common.py"), "a checkout of steadyfit")
 	if err != nil {
 		return nil, err
 	}
@@ -80,13 +80,13 @@ func kerasCommand(c *Command, python string) (sources []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Args = []string{python, script}
+	c.Args, c.Scripts = []string{python}, filepath.Dir(common)
 	// The Python environment has its own TensorFlow.
 	if c.Libraries, err = filepath.Glob(filepath.Join(filepath.Dir(python), "..", "lib", "python3*", "site-packages",
 		"tensorflow", "libtensorflow_*.so.2")); err != nil {
 		return nil, err
 	}
-	scripts, err := filepath.Glob(filepath.Join(filepath.Dir(script), "*.py"))
+	scripts, err := filepath.Glob(filepath.Join(c.Scripts, "*.py"))
 	return append([]string{python}, scripts...), err
 }
 

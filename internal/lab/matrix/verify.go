@@ -7,12 +7,13 @@ import (
 	"io"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"steadyfit/internal/lab/program"
 	"steadyfit/internal/lab/runner"
-	"steadyfit/internal/lab/worker"
 	"steadyfit/internal/tfprocess"
 )
 
@@ -32,7 +33,7 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 	}
 	var doubts []string
 	for _, name := range slices.Sorted(maps.Keys(r.Env)) {
-		reader, libraries := "this TensorFlow", p.Commands[j.runtime].Libraries
+		reader, libraries := "this TensorFlow", p.libraries(j.runtime, o)
 		if a := tfprocess.Allocators[r.Preload]; r.Preload != "" && strings.HasPrefix(name, a.Variables) {
 			path, err := p.Allocator(r.Preload)
 			if err != nil {
@@ -40,7 +41,7 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 			}
 			reader, libraries = "this "+r.Preload, []string{path}
 		} else if strings.HasPrefix(name, mallocVariables) {
-			if in := o.Facts[worker.FactAllocator]; in != "" && in != "glibc" {
+			if in := o.Facts[program.FactAllocator]; in != "" && in != "glibc" {
 				return fmt.Sprintf("%s is read by the malloc of the C library, and the process has that of %s", name, in), ""
 			}
 			continue
@@ -65,7 +66,7 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 			return fmt.Sprintf("the graph that ran has %s %s", count, fact), ""
 		}
 	}
-	if o.Facts[worker.FactSplit] == worker.SplitInexact {
+	if o.Facts[program.FactSplit] == program.SplitInexact {
 		doubts = append(doubts, "the update is not that of the whole batch, since the model draws other numbers for each "+
 			"part or mixes samples")
 	}
@@ -73,6 +74,17 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 	doubts = slices.DeleteFunc(doubts, func(text string) bool { return text == "" })
 	return "", strings.Join(slices.Compact(doubts), "; ")
 }
+
+// libraries returns the TensorFlow libraries of a run.
+func (p *Plan) libraries(runtime string, o *runner.Observed) []string {
+	if runtime != Program {
+		return p.Commands[runtime].Libraries
+	}
+	return slices.Compact(slices.Sorted(slices.Values(mapped.FindAllString(o.Maps, -1))))
+}
+
+// mapped matches TensorFlow's libraries among the mappings of a process.
+var mapped = regexp.MustCompile(`/\S*/libtensorflow\S*`)
 
 // whyUntraced returns the reason why a run has no traced step.
 func (p *Plan) whyUntraced(j job) string {
@@ -92,7 +104,7 @@ const factPool = "threads " + poolThreads
 
 // verifyThreads returns the reason why threads do not show that a remedy took effect, or "".
 func verifyThreads(r Remedy, o *runner.Observed) string {
-	steady, closed := o.Threads[worker.PhaseSteady], o.Threads[worker.PhaseClosed]
+	steady, closed := o.Threads[runner.Steady], o.Threads[program.Closed]
 	own := r.Device != nil && r.Device.PerSessionThreads
 	switch {
 	case r.PoolThreads == 0 && !own:
@@ -122,8 +134,8 @@ func unseenTrace(r Remedy, base []*RunResult) string {
 	return ""
 }
 
-var operationFacts = []string{worker.FactOperations, worker.FactBFloat16, worker.FactFloat16, worker.FactRecomputed,
-	worker.FactClusters, worker.FactOneDNN, worker.FactCalls}
+var operationFacts = []string{program.FactOperations, program.FactBFloat16, program.FactFloat16, program.FactRecomputed,
+	program.FactClusters, program.FactOneDNN, program.FactCalls}
 
 // unseenPairs returns the reason why a pair of runs does not show that a remedy took effect: the
 // run with the remedy has as many threads, as many operations of each kind, or the same final loss
@@ -132,16 +144,16 @@ func unseenPairs(r Remedy, runs, base []*RunResult) string {
 	if len(runs) != len(base) {
 		return ""
 	}
-	loss := func(run *RunResult) string { return run.Facts[worker.FactLossLast] }
+	loss := func(run *RunResult) string { return run.Facts[program.FactLossLast] }
 	facts := operationFacts
 	if !slices.ContainsFunc(base, func(run *RunResult) bool { return loss(run) != loss(base[0]) }) {
-		facts = append(slices.Clip(facts), worker.FactLossLast)
+		facts = append(slices.Clip(facts), program.FactLossLast)
 	}
 	for i, run := range runs {
 		without := base[i]
 		with, _ := strconv.Atoi(run.Facts[factPool])
 		threads, _ := strconv.Atoi(without.Facts[factPool])
-		_, traced := run.Facts[worker.FactOperations]
+		_, traced := run.Facts[program.FactOperations]
 		switch {
 		case r.PoolThreads != 0 && with >= threads && with != r.PoolThreads:
 			return fmt.Sprintf("in a run there were %d threads called %s, and %d without it", with, poolThreads, threads)
@@ -217,8 +229,8 @@ func (v *variables) read(libraries []string, name string) (bool, error) {
 }
 
 // unmeasurable reports whether a remedy could not be applied.
-func unmeasurable(f worker.Failure) bool {
-	return f == worker.NotApplicable || f == worker.CouldNotApply
+func unmeasurable(f runner.Failure) bool {
+	return f == runner.NotApplicable || f == runner.CouldNotApply
 }
 
 // findStrings sets found[name] if the reader has the name as a C string, with a zero byte after

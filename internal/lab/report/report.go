@@ -264,8 +264,12 @@ func tally(loops []*loop) string {
 			cured += when(l.Bad() && best != nil && best.effect == compare.Works, 1)
 		}
 	}
-	return fmt.Sprintf("of %d workloads, %d grow and %d crash; a remedy works for %d of these %d", all, count["grows"],
-		count["crashes"], cured, count["grows"]+count["crashes"])
+	bad := count["grows"] + count["crashes"]
+	text := fmt.Sprintf("%d of %d grow, %d crash", count["grows"], all, count["crashes"])
+	if bad > 0 {
+		text += fmt.Sprintf("; a remedy works for %d of these %d", cured, bad)
+	}
+	return text
 }
 
 // table returns the remedies that were tried.

@@ -82,7 +82,7 @@ func TestAnswer(t *testing.T) {
 	page := render(t, HTML, fixture())
 	text := visible(page)
 	has(t, text,
-		"of 3 workloads, 1 grow and 1 crash; a remedy works for 2 of these 2",
+		"1 of 3 grow, 1 crash; a remedy works for 2 of these 2",
 		"W4 model loaded anew grows +12.0 MiB/step ✓ load once slope ×0 step time ×0.22, peak ×0.31 890.0 MiB of 900.0 MiB",
 		"S3 images under a limit crashes ✓ half the batch survives peak 700.1 MiB, 1.41ms per step –",
 		"W0 all released flat at 300.0 MiB ◐ malloc_trim each epoch peak ×0.80 step time ×1.01 [0.98, 1.05]",
@@ -234,7 +234,7 @@ func TestText(t *testing.T) {
 		}
 	}
 	colored := inText(t, fixture(), TextOptions{Color: true})
-	has(t, colored, "\x1b[1mOn go:")
+	has(t, colored, "\x1b[1mWorkloads on go:")
 	require.Equal(t, inText(t, fixture(), TextOptions{}), regexp.MustCompile("\x1b\\[\\d+m").ReplaceAllString(colored, ""))
 }
 

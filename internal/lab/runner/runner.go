@@ -1,265 +1,267 @@
-// Package runner runs the child processes of the laboratory: [Job.Run] a run of the matrix with
-// its samples (package worker has the protocol), and [Exec] a command of a benchmark.
+// Package runner runs the processes of the laboratory: [Job.Run] a program of the matrix under the runner of package
+// watch, and [Exec] a command of a benchmark.
 package runner
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"steadyfit/internal/child"
-	"steadyfit/internal/lab/worker"
-	"steadyfit/internal/memlayer"
+	"steadyfit/internal/files"
+	"steadyfit/internal/lab/program"
+	"steadyfit/internal/watch"
 	"steadyfit/memory"
 )
 
-// Job is a run of the matrix.
+// Job is a run of a program.
 type Job struct {
-	// Args start the child. Env is added to its environment.
+	// Args are the program and its arguments. Env is added to its environment.
 	Args, Env []string
-	Spec      worker.Spec
-	Limit     memory.Bytes
-	// Timeout is the longest time between two messages.
+	// Every is the number of steps between two samples; 0 means that time decides. Mark matches the lines of its output
+	// that end a step, if it has no other marks.
+	Every int
+	Mark  *regexp.Regexp
+	// Change is the name of a change that watch makes in a Python program; empty for none.
+	Change string
+	Limit  memory.Bytes
+	// Timeout is the longest time between two marks, or of the whole run if lines of the output are its marks.
 	Timeout time.Duration
 	GPU     func(pid int) memory.Source
+	// Scratch is a folder for the output of the program.
+	Scratch string
 }
 
-// Observed is what the parent saw of a run.
+// Phases between which a run has samples, besides the marks of package program.
+const (
+	First  = "first"  // the first step is done
+	Steady = "steady" // the last step is done
+)
+
+// Failure is the kind of a failure.
+type Failure string
+
+const (
+	// NotApplicable means that a remedy changes nothing in the program.
+	NotApplicable Failure = program.NotApplicable
+	// CouldNotApply means that this machine cannot apply a remedy.
+	CouldNotApply Failure = program.CouldNotApply
+	OutOfMemory   Failure = "out of memory"
+	Failed        Failure = "failed"
+)
+
+// Observed is what was seen of a run.
 type Observed struct {
 	Series memory.Series
 	Phases map[string]memory.Sample
-	Facts  map[string]string
-	// Maps are the memory mappings of the child after the last step.
+	// Facts are the result that the program printed.
+	Facts map[string]string
+	// Maps are the memory mappings of its processes after the first step.
 	Maps string
-	// Threads counts threads by phase (steady and closed) and name.
+	// Threads counts threads by phase (the last step and closed) and name.
 	Threads map[string]map[string]int
-	// Failure and Cause are empty for a successful run; Cause is set if the child did not end
-	// by itself after a success. Log is the end of its standard error.
-	Failure worker.Failure
+	// Acted is how often Job.Change was made.
+	Acted int
+	// Failure and Cause are empty for a successful run. Log is the end of its standard error.
+	Failure Failure
 	Cause   string
 	Log     string
 }
 
-const seriesKeep = 512
-
 var (
-	// ErrHang means that a child sent no message within the timeout.
+	// ErrHang means that a program made no mark within the timeout.
 	ErrHang = errors.New("hang")
-	// ErrOutside means that a signal from outside ended the child, so that the run has no
-	// result.
+	// ErrOutside means that a signal from outside ended the program, so that the run has no result.
 	ErrOutside = errors.New("ended from outside the matrix")
 )
 
-// grace is the longest time from the last message of a child to its end, in which it frees
-// memory or writes a core file.
-const grace = 30 * time.Second
-
-// Run runs the job in as many processes as necessary. An error has a cause outside the child:
-// the program cannot start, the limit cannot be set, a disk is full (syscall.ENOSPC), a signal
-// from outside, or ctx.
+// Run runs the job. An error has a cause outside the program: it cannot start, the limit cannot be set, a disk is full
+// (syscall.ENOSPC), a signal from outside, or ctx.
 func (j Job) Run(ctx context.Context) (*Observed, error) {
-	o := &Observed{
-		Series:  memory.Series{Keep: seriesKeep},
-		Phases:  make(map[string]memory.Sample),
-		Facts:   make(map[string]string),
-		Threads: make(map[string]map[string]int),
-	}
-	l, err := newLimit(j.Limit)
+	limit, err := newLimit(j.Limit)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	for {
-		from, err := o.process(ctx, j, l)
-		if err != nil || from == 0 {
-			return o, err
-		}
-		j.Spec.From = from
-	}
-}
-
-// process runs one process. from is the number of completed steps if another process must
-// continue, otherwise 0.
-func (o *Observed) process(ctx context.Context, j Job, l *limit) (from int, err error) {
-	p, err := child.Start(ctx, child.Command{Args: j.Args, Env: j.Env, Variable: worker.Env, Spec: j.Spec,
-		KillWithParent: true})
+	defer limit.close()
+	stdout, err := os.CreateTemp(j.Scratch, "stdout-")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if err := l.apply(p.PID()); err != nil {
-		_ = p.Kill("no memory limit")
-		p.End(nil)
-		return 0, err
+	defer stdout.Close()
+	stderr, err := os.CreateTemp(j.Scratch, "stderr-")
+	if err != nil {
+		return nil, err
 	}
-	last, talk := o.converse(p, j)
-	p.Requests.Close() // A waiting child reads the end of the file and exits.
-	patience := min(grace, j.Timeout)
-	if talk == nil && !p.Wait(patience) {
-		talk = fmt.Errorf("%w: it did not exit within %v after its last message", ErrHang, patience)
+	defer stderr.Close()
+	o := &Observed{Phases: map[string]memory.Sample{}, Facts: map[string]string{}, Threads: map[string]map[string]int{}}
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	hang := time.AfterFunc(j.Timeout, func() { stop(fmt.Errorf("%w: no mark for %v", ErrHang, j.Timeout)) })
+	defer hang.Stop()
+	group := 0
+	report, err := watch.Run(running, watch.Options{Command: j.Args, Mark: j.Mark, Stdout: stdout, Stderr: stderr,
+		Measure: &watch.Measure{Every: j.Every, Env: j.Env, Change: j.Change, GPU: j.GPU,
+			Started: func(pid int) error {
+				group = pid
+				return limit.apply(pid)
+			},
+			Waits: func(kind string, pids []int) {
+				hang.Reset(j.Timeout)
+				o.look(kind, pids)
+			}}})
+	if group != 0 {
+		_ = syscall.Kill(-group, syscall.SIGKILL) // processes that are left
 	}
-	exit := p.End(nil)
-	o.Log = p.Log.String()
+	if err != nil {
+		return nil, err
+	}
 	if ctx.Err() != nil {
-		return 0, ctx.Err()
+		return nil, ctx.Err()
 	}
-	if last == nil {
-		if talk == nil && slices.Contains([]syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM},
-			exit.Signal) {
-			return 0, fmt.Errorf("%w: by signal %s", ErrOutside, exit.Signal)
-		}
-		o.Failure, o.Cause = worker.Failed, cause(exit, talk, l)
-		if exit.OOMKilled || l.killed() {
-			o.Failure = worker.OutOfMemory
-		}
-		return 0, fullDisk(o.Cause, o.Log)
+	o.collect(report)
+	text, err := files.Read(stdout.Name(), maxOutput)
+	if err != nil {
+		return nil, err
 	}
-	if last.Kind == worker.KindAgain {
-		if last.Step <= j.Spec.From {
-			o.Failure, o.Cause = worker.Failed, fmt.Sprintf("the process asked to be restarted at step %d, its first step",
-				last.Step)
-			return 0, nil
-		}
-		return last.Step, nil
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	// A program may print no result.
+	_ = json.Unmarshal(lines[len(lines)-1], &o.Facts)
+	if o.Log, err = end(stderr); err != nil {
+		return nil, err
 	}
-	if o.Failure, o.Cause = last.Failure, last.Text; o.Failure != "" {
-		return 0, fullDisk(o.Cause, o.Log)
-	}
-	if talk != nil {
-		o.Cause = fmt.Sprintf("killed: it did not exit within %v after the last step", patience)
-	}
-	return 0, nil
+	return o, o.failed(report.Exit, context.Cause(running), limit)
 }
 
-// cause returns the reason why a child ended without a last message.
-func cause(exit child.Exit, talk error, l *limit) string {
-	switch {
-	case talk != nil:
-		return talk.Error()
+const (
+	maxOutput = 64 << 20
+	logKept   = 64 << 10
+)
+
+// end returns the end of a file.
+func end(f *os.File) (string, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	text := make([]byte, min(info.Size(), logKept))
+	_, err = f.ReadAt(text, info.Size()-int64(len(text)))
+	return string(text), err
+}
+
+// look looks at processes that wait at a mark.
+func (o *Observed) look(kind string, pids []int) {
+	if o.Maps == "" && kind != program.Loaded {
+		for _, pid := range pids {
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)) // empty is unknown
+			o.Maps += string(text)
+		}
+	}
+	phase := Steady
+	if kind == program.Closed {
+		phase = kind
+	}
+	o.Threads[phase] = map[string]int{}
+	for _, pid := range pids {
+		for name, n := range threadNames(pid) {
+			o.Threads[phase][name] += n
+		}
+	}
+}
+
+// leastSteps is the number of samples at steps below which those by time count.
+const leastSteps = 2
+
+// collect takes the samples of a report: the series of its steps, and the samples between phases.
+func (o *Observed) collect(r *watch.Report) {
+	o.Acted = r.Acted
+	steps := &memory.Series{}
+	for _, kind := range slices.Sorted(maps.Keys(r.All)) {
+		s := r.All[kind]
+		switch kind {
+		case watch.Ended:
+			kind = program.Closed
+			fallthrough
+		case program.Loaded, program.Closed, program.Trimmed:
+			samples := s.Samples()
+			o.Phases[kind] = samples[0]
+			if kind != program.Loaded { // with several processes, those of the last one
+				o.Phases[kind] = samples[len(samples)-1]
+			}
+		case "": // by time
+		default:
+			if s.Total() > steps.Total() {
+				steps = s
+			}
+		}
+	}
+	if byTime := r.All[""]; byTime != nil && steps.Total() < leastSteps {
+		steps = byTime
+	}
+	o.Series = *steps
+	if samples := steps.Samples(); len(samples) > 0 {
+		o.Phases[First], o.Phases[Steady] = samples[0], samples[len(samples)-1]
+	}
+}
+
+// lack matches the messages of failed allocations: TensorFlow's, Python's, and those of C++ and Go.
+var lack = regexp.MustCompile(`RESOURCE_EXHAUSTED|ResourceExhaustedError|OOM when allocating|MemoryError`)
+
+// failed classifies the end of a program. An error has a cause outside the program.
+func (o *Observed) failed(exit int, stopped error, l *limit) error {
+	last := strings.TrimSpace(child.CauseLine(o.Log))
+	lines := strings.Split(strings.TrimSpace(o.Log), "\n")
+	final := lines[len(lines)-1]
+	switch signal := syscall.Signal(exit - 128); {
+	case stopped != nil:
+		o.Failure, o.Cause = Failed, stopped.Error()
+	case exit == 0 && o.Series.Total() == 0:
+		o.Failure, o.Cause = Failed, "ended without a step"
+	case exit == 0:
+	case strings.Contains(final, program.NotApplicable+": "):
+		o.Failure, o.Cause = NotApplicable, final
+	case strings.Contains(final, program.CouldNotApply+": "):
+		o.Failure, o.Cause = CouldNotApply, final
 	case l.killed():
-		return "killed by the kernel: " + l.String()
+		o.Failure, o.Cause = OutOfMemory, "killed by the kernel: "+l.String()
+	case slices.Contains([]syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}, signal):
+		return fmt.Errorf("%w: by signal %s", ErrOutside, signal)
+	default:
+		o.Failure, o.Cause = Failed, cmp.Or(last, fmt.Sprintf("exit code %d", exit))
+		if exit > 128 {
+			o.Cause = fmt.Sprintf("signal: %s: %s", signal, last)
+		}
+		if lack.MatchString(o.Log) {
+			o.Failure = OutOfMemory
+		}
+		if l.size > 0 {
+			o.Cause += " (under a " + l.String() + ")"
+		}
 	}
-	why := exit.Cause
-	if exit.Code == 0 {
-		why = "ended without a result"
-	}
-	if l.size > 0 {
-		why += " (under a " + l.String() + ")"
-	}
-	return why
+	return fullDisk(o.Cause, o.Log)
 }
 
-// fullDisk returns an error if a child failed for lack of disk space, since another run would
-// fail too.
+// fullDisk returns an error if a program failed for lack of disk space, since another run would fail, too.
 func fullDisk(cause, log string) error {
 	for line := range strings.Lines(cause + "\n" + log) {
 		lower := strings.ToLower(line)
 		if strings.Contains(lower, "no space left on device") || strings.Contains(lower, "disk quota exceeded") {
-			return fmt.Errorf("%w: message of the child: %.200s; free some space and repeat the command, which resumes",
+			return fmt.Errorf("%w: message of the program: %.200s; free some space and repeat the command, which resumes",
 				syscall.ENOSPC, strings.TrimSpace(line))
 		}
 	}
 	return nil
-}
-
-// converse takes samples until the last message. A nil message means that the child ended
-// without it.
-func (o *Observed) converse(p *child.Process, j Job) (*worker.Message, error) {
-	var sources []memory.Source
-	if j.GPU != nil {
-		if source := j.GPU(p.PID()); source != nil {
-			sources = append(sources, source)
-		}
-	}
-	sampler, err := memory.NewSampler(p.PID(), sources...)
-	if err != nil {
-		return nil, nil // The child has ended; its exit status has the reason.
-	}
-	defer sampler.Close()
-	var sample memory.Sample
-	for {
-		line, err := p.Receive(time.Now().Add(j.Timeout))
-		switch {
-		case errors.Is(err, child.ErrDeadline):
-			return nil, fmt.Errorf("%w: no message for %v", ErrHang, j.Timeout)
-		case errors.Is(err, io.EOF):
-			return nil, nil
-		case err != nil:
-			return nil, err
-		}
-		var m worker.Message
-		if err := json.Unmarshal(line, &m); err != nil {
-			return nil, fmt.Errorf("message of the child: %w: %.80q", err, line)
-		}
-		switch m.Kind {
-		case worker.KindFact:
-			o.Facts[m.Name] = m.Value
-			continue
-		case worker.KindEnd, worker.KindAgain:
-			return &m, nil
-		case worker.KindPhase, worker.KindStep:
-		default:
-			return nil, fmt.Errorf("message of the child: unknown kind %q", m.Kind)
-		}
-		if err := sampler.Sample(m.Step, &sample); err != nil {
-			return nil, nil
-		}
-		complete(&sample, m)
-		if m.Kind == worker.KindStep {
-			o.Series.Append(&sample)
-		} else {
-			o.phase(m.Name, p.PID(), &sample)
-			if m.Name == worker.PhaseLoaded {
-				_ = sampler.ResetPeak() // If this fails, the peak is that of the whole run.
-			}
-		}
-		if _, err := p.Requests.Write([]byte{'.'}); err != nil {
-			return nil, nil
-		}
-	}
-}
-
-// complete adds the values that only the child knows.
-func complete(sample *memory.Sample, m worker.Message) {
-	for layer, value := range m.Values {
-		if sample.Get(layer).OK {
-			continue // the parent reads this layer itself
-		}
-		r := memory.Reading{}
-		if value != nil {
-			r = memory.Known(memory.Bytes(*value))
-		}
-		sample.Set(layer, r)
-	}
-	if m.StepNS > 0 {
-		sample.Set(memlayer.StepTime, memory.Known(memory.Bytes(m.StepNS)))
-	}
-}
-
-var ends = []string{worker.PhaseSteady, worker.PhaseTraced, worker.PhaseClosed, worker.PhaseTrimmed}
-
-func (o *Observed) phase(name string, pid int, sample *memory.Sample) {
-	// With several processes, the start is that of the first process and the end that of the
-	// last one.
-	if _, there := o.Phases[name]; !there || slices.Contains(ends, name) {
-		o.Phases[name] = memory.Sample{Step: sample.Step, At: sample.At, Values: slices.Clone(sample.Values)}
-	}
-	if name == worker.PhaseFirst || name == worker.PhaseSteady {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)) // empty is unknown
-		o.Maps = string(text)
-	}
-	if name == worker.PhaseSteady || name == worker.PhaseClosed {
-		o.Threads[name] = threadNames(pid)
-	}
 }
 
 func threadNames(pid int) map[string]int {

@@ -184,6 +184,8 @@ def happened(what, name="", detail=""):
 
 
 class Marks:
+    measured = False  # whether the moment before the first step has a mark
+
     def __init__(self, path):
         self.link, self.lock = Link(path), threading.Lock()
         self.steps, self.epochs = collections.Counter(), 0
@@ -206,6 +208,12 @@ class Marks:
                 self.mark(kind)
             finally:
                 self.lock.release()
+
+    def before(self):
+        """Comes before a step. The first one has a mark if the program is measured."""
+        if self.measured:
+            self.measured = False
+            self.alone(lambda: self.tell("loaded"))
 
     def keep_prefix(self):
         """Keeps the interpreter's environment in a file, since the process may have threads that read its variables."""
@@ -696,6 +704,8 @@ def inside(owner, name, level, then=None):
 
     @functools.wraps(method)
     def wrapper(self, *args, **kwargs):
+        if level == "keras":
+            marks.before()
         setattr(local, level, depth(level) + 1)
         try:
             result = method(self, *args, **kwargs)
@@ -715,6 +725,8 @@ def hook_function(module):
     @functools.wraps(call)
     def __call__(self, *args, **kwargs):
         stack = local.__dict__.setdefault("functions", [])
+        if not stack and not depth("keras"):
+            marks.before()
         stack.append(self)
         before = counts["trace"]
         try:

@@ -41,12 +41,14 @@ class Remedies:
         self.hook(module, lambda m: self.probe.after(getattr(m, owner), method, done))
 
     def regular(self, kind, every):
-        """Makes a mark each so many steps, and looks for no containers."""
+        """Makes a mark each so many steps of a kind, and looks for no containers. "each" is every kind, and its first step."""
         step = self.probe.Marks.step
+        self.probe.Marks.measured = kind == "each"
 
         def regular_step(marks, of, n=1):
             done = marks.steps[of]
-            marks.next = 0.0 if of == kind and done // every < (done + n) // every else math.inf
+            due = done // every < (done + n) // every
+            marks.next = 0.0 if of == kind and due or kind == "each" and (due or not done) else math.inf
             step(marks, of, n)
 
         self.probe.Marks.step = regular_step

@@ -1,0 +1,93 @@
+//go:build galeone
+
+// Command galeone has the programs of the matrix on galeone's fork of TensorFlow's Go binding, and on tfgo on top of it,
+// written as its users write them. They create tensors with NewTensor from nested slices, and close nothing except a
+// Session, since the binding has no other Close. Finalizers free tensors, graphs and statuses after the Go heap has grown
+// enough for a collection.
+//
+//	galeone W4 --steps=24 --model=DIR ...
+//
+// runs the program of a workload (package program has the options). With flags only, it is a variant of the benchmark:
+//
+//	galeone -impl galeone|tfgo -input nested|flat -model DIR -data DIR -feed TENSOR=FIELD ... -fetch TENSOR ... -batch N -steps N -epochs N
+//
+// It links libtensorflow, and needs the build tag galeone and the settings in internal/lab/bench/galeone.env.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+
+	tf "github.com/galeone/tensorflow/tensorflow/go"
+
+	"steadyfit/internal/lab/program"
+)
+
+const binding = "github.com/galeone/tensorflow/tensorflow/go"
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	work := func() { baseline(args, stdout, stderr) }
+	if len(args) > 0 && workloads[args[0]] != nil {
+		work = func() { program.Check(workload(args[0], args[1:], stdout)) }
+	}
+	if err := program.Caught(work); err != nil {
+		fmt.Fprintf(stderr, "%v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func workload(name string, args []string, stdout io.Writer) error {
+	p, err := program.New(args, stdout)
+	if err != nil {
+		return err
+	}
+	p.Fact("tensorflow", tf.Version())
+	p.Fact("binding", binding+" "+version())
+	return p.Run(context.Background(), func(context.Context) *program.Loop {
+		j := &job{Program: p, random: rand.New(rand.NewPCG(uint64(p.Seed), 0))}
+		if name != "W1" && name != "W8" { // the other workloads do not release tensors that they hold
+			j.drop = j.Choice("release", "gc", "drop") == "drop"
+		}
+		return workloads[name](j)
+	}, collect)
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == binding {
+				return m.Version
+			}
+		}
+	}
+	return "unknown"
+}
+
+// job is the state of a workload. The closures of the loop have the only references to native
+// objects.
+type job struct {
+	*program.Program
+	random *rand.Rand
+	drop   bool // set references to nil
+}
+
+// collect frees everything unreachable. It collects twice, because a finalizer may create
+// objects with finalizers: closing a session needs a status.
+func collect() {
+	count := []metrics.Sample{{Name: "/gc/finalizers/queued:finalizers"}, {Name: "/gc/finalizers/executed:finalizers"}}
+	for range 2 {
+		runtime.GC()
+		for metrics.Read(count); count[1].Value.Uint64() < count[0].Value.Uint64(); metrics.Read(count) {
+			runtime.Gosched()
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package programs
+
+import (
+	"context"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+
+	"steadyfit/data"
+	"steadyfit/fit"
+	"steadyfit/internal/inputs"
+	"steadyfit/internal/lab/mustcompile"
+	"steadyfit/internal/lab/program"
+	"steadyfit/savedmodels"
+)
+
+func (b *run) inMemory(ctx context.Context, samples int) (*trainer, *program.Loop) {
+	prefetch := b.Int("prefetch", 0)
+	t := b.trainer(ctx)
+	return t, t.loop(b.passes(data.Prefetch(t.samples(samples), prefetch), b.Batch, b.From))
+}
+
+// newInMemory opens W0, S2 and S2l: training on a dataset in memory.
+func newInMemory(ctx context.Context, b *run) *program.Loop {
+	_, l := b.inMemory(ctx, b.Samples)
+	return l
+}
+
+// almost returns the samples of an epoch whose last batch is a quarter full, like that of 1000
+// samples in batches of 32.
+func (b *run) almost() int { return max(1, b.Samples-b.WholeBatch()*3/4) }
+
+const validationBatch = 64
+
+// newValidated opens S1 and S1d: training with a validation after each epoch.
+func newValidated(ctx context.Context, b *run) *program.Loop {
+	t, l := b.inMemory(ctx, b.almost())
+	validation := program.Must(t.synth().InMemory(b.almost()/5, 1))
+	out := make([]float64, len(t.EvaluateMetrics()))
+	l.Epoch = func(ctx context.Context, n int) {
+		for batch, err := range validation.Batches(data.Pass{Batch: validationBatch}) {
+			program.Check(err)
+			program.Check(t.Evaluate(ctx, batch, out))
+		}
+		t.endEpoch(ctx, n)
+	}
+	return l
+}
+
+// newS0 trains on a large dataset in memory, streamed from files, or in the graph.
+func newS0(ctx context.Context, b *run) *program.Loop {
+	where, rows := b.Choice("data", "memory", "disk", "graph"), b.Int("rows", 1_000_000)
+	if where == "memory" {
+		_, l := b.inMemory(ctx, rows)
+		return l
+	}
+	prefetch := b.Int("prefetch", 0)
+	t := b.trainer(ctx)
+	if where == "graph" {
+		return t.loop(b.pipeline(ctx, t.synth(), rows, 0, prefetch).take)
+	}
+	ds := program.Must(t.synth().Stream(rows, b.Scratch))
+	b.OnClose(ds.Close)
+	return t.loop(b.passes(data.Prefetch(ds, prefetch), b.Batch, b.From))
+}
+
+// newW11 trains from a shuffling pipeline in the graph.
+func newW11(ctx context.Context, b *run) *program.Loop {
+	shuffle, prefetch := b.Int("shuffle", 1000), b.Int("prefetch", 0)
+	t := b.trainer(ctx)
+	return t.loop(b.pipeline(ctx, t.synth(), b.Samples, shuffle, prefetch).take)
+}
+
+// newS4 keeps the metrics of each step by name, like a logging callback.
+func newS4(ctx context.Context, b *run) *program.Loop {
+	keep := b.Choice("history", "keep", "last") == "keep"
+	t, l := b.inMemory(ctx, min(b.Epoch, 200)*b.WholeBatch())
+	var history []map[string]float64
+	train := l.Step
+	l.Step = func(ctx context.Context, n int) float64 {
+		loss := train(ctx, n)
+		if !keep {
+			history = history[:0]
+		}
+		entry := make(map[string]float64, len(t.values))
+		for i, name := range t.TrainMetrics() {
+			entry[name] = t.values[i]
+		}
+		history = append(history, entry)
+		return loss
+	}
+	return l
+}
+
+// newW3 predicts for a random number of samples in each step.
+func newW3(ctx context.Context, b *run) *program.Loop {
+	most, rng := 2*b.Batch, rand.New(rand.NewPCG(uint64(b.Seed), 3))
+	round := b.Rounding(most)
+	p := b.predictor(ctx, most)
+	return &program.Loop{
+		Untrained: true,
+		Step: func(ctx context.Context, _ int) float64 {
+			p.run(ctx, round(1+rng.IntN(most)))
+			return 0
+		},
+		Trace: func(into *[]byte) { p.traced = into },
+	}
+}
+
+// newW9 trains with XLA, which compiles each number of samples. Every number comes once before one
+// repeats.
+func newW9(ctx context.Context, b *run) *program.Loop {
+	jit, most := b.Choice("jit", "on", "off"), 2*b.Batch
+	round := b.Rounding(most)
+	order := rand.New(rand.NewPCG(uint64(b.Seed), 3)).Perm(most)
+	slices.Reverse(order)
+	model := b.OpenModel()
+	if jit == "on" {
+		model = program.Must(mustcompile.Copy(model, filepath.Join(b.Scratch, "compiled")))
+	}
+	t := b.trainerOf(ctx, model)
+	s := t.synth()
+	all := s.Batch(most)
+	s.Fill(all, 0)
+	n := 0
+	l := t.loop(func(context.Context) data.Batch {
+		n++
+		return all.Slice(0, round(1+order[(n-1)%most]))
+	})
+	l.Epoch = nil
+	return l
+}
+
+// userSamples is the number of generated samples without a dataset of the user.
+const userSamples = 1024
+
+// newUser trains the user's model with package fit.
+func newUser(ctx context.Context, b *run) *program.Loop {
+	prefetch := b.Int("prefetch", 0)
+	t := b.trainer(ctx)
+	spec, whole := b.Program, b.WholeBatch()
+	var memory *data.InMemory
+	if spec.Data != "" {
+		memory = program.Must(openData(spec.Data, t.model))
+	} else {
+		memory = t.samples(max(userSamples, whole))
+	}
+	ds := data.Prefetch(memory, prefetch)
+	// Another process continues at the next epoch of the fit.Loop. So an epoch of the loop is
+	// an epoch of the run, or a shorter pass of whole batches.
+	epoch := min(spec.Epoch, max(1, (ds.Len()+whole-1)/whole))
+	l := t.loop(b.passes(memory, spec.Batch, 0)) // for the traced step
+	l.Steps = func(ctx context.Context, after func(context.Context, int, float64) error) {
+		first := spec.From / epoch
+		f := &fit.Loop{Session: t, Batch: spec.Batch, InitialEpoch: first, Epochs: first + spec.Steps/epoch + 1,
+			StepsPerEpoch: epoch}
+		n := spec.From
+		f.Hook(fit.Hook{Name: "sample", Step: func(ctx context.Context, s *fit.State) error {
+			n++
+			if err := after(ctx, n, s.Values[0]); err != nil {
+				return err
+			}
+			if n >= spec.Steps {
+				s.Stop("the last step is done")
+			}
+			return nil
+		}})
+		_, err := f.Run(ctx, ds)
+		program.Check(err)
+	}
+	return l
+}
+
+// openData reads the user's data, with images and tables converted for the model.
+func openData(path string, model *savedmodels.Model) (*data.InMemory, error) {
+	images, scale, err := inputs.ImageOptions(model, model.Roles.Train, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	csv, err := inputs.CSVOptions(model, model.Roles.Train)
+	if err != nil {
+		return nil, err
+	}
+	ds, err := data.Open(path, data.Options{Images: images, CSV: csv})
+	if err != nil || scale == nil || !slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Image }) {
+		return ds, err
+	}
+	return ds.Scale("x", float32(scale[0]), float32(scale[1]))
+}

@@ -1,0 +1,295 @@
+package programs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+
+	"steadyfit/data"
+	"steadyfit/internal/contract"
+	"steadyfit/internal/dtype"
+	"steadyfit/internal/lab/program"
+	"steadyfit/internal/lab/synth"
+	"steadyfit/savedmodels"
+	"steadyfit/session"
+	"steadyfit/tfbind"
+)
+
+// tensors are the inputs of a signature.
+type tensors []*tfbind.Tensor
+
+func (s tensors) close() {
+	for _, t := range s {
+		t.Close()
+	}
+}
+
+func tensorsOf(inputs []savedmodels.Tensor, b data.Batch) (set tensors, err error) {
+	for _, in := range inputs {
+		a, ok := b.Field(in.Name)
+		var x *tfbind.Tensor
+		if err = fmt.Errorf("no field for input %s", in.Name); ok {
+			x, err = newTensor(a)
+		}
+		if err != nil {
+			set.close()
+			return nil, err
+		}
+		set = append(set, x)
+	}
+	return set, nil
+}
+
+func newTensor(a data.Array) (*tfbind.Tensor, error) {
+	shape := make([]int64, len(a.Shape))
+	for i, d := range a.Shape {
+		shape[i] = int64(d)
+	}
+	switch v := a.Values.(type) {
+	case []float32:
+		return tfbind.NewTensor(v, shape...)
+	case []int64:
+		return tfbind.NewTensor(v, shape...)
+	case []int32:
+		return tfbind.NewTensor(v, shape...)
+	case []uint8:
+		return tfbind.NewTensor(v, shape...)
+	}
+	return nil, fmt.Errorf("%w: a tensor of %T", tfbind.ErrType, a.Values)
+}
+
+// leakFloats is the number of values of 64 KiB.
+const leakFloats = 64 << 10 / 4
+
+// newW1 opens W1: the step of W0, and a fetched tensor that stays open.
+func newW1(ctx context.Context, b *run) *program.Loop {
+	keep := b.Choice("release", "keep", "close") == "keep"
+	_, l := b.inMemory(ctx, b.Samples)
+	s, in, out := b.identity(dtype.Float32)
+	values := make([]float32, leakFloats)
+	var kept tensors
+	train := l.Step
+	l.Step = func(ctx context.Context, n int) float64 {
+		loss := train(ctx, n)
+		// Identity returns its input, so the fetched tensor has the same buffer.
+		x := program.Must(tfbind.NewTensor(values, leakFloats))
+		defer x.Close()
+		y := program.Must(s.Run(ctx, tfbind.Feeds{in: x}, []tfbind.Output{out}))
+		if keep {
+			kept = append(kept, y...)
+		} else {
+			program.Check(y.Close())
+		}
+		return loss
+	}
+	return l
+}
+
+// newW2 creates tensors for each step and leaves them open.
+func newW2(ctx context.Context, b *run) *program.Loop {
+	if b.Choice("input", "tensor", "buffer") == "buffer" {
+		// Feed the session's own buffers.
+		t := b.trainer(ctx)
+		return t.loop(b.passes(t.samples(b.Batch), b.Batch, 0))
+	}
+	release := b.Choice("release", "gc", "close", "drop")
+	t := b.tensorTrainer(1)
+	batch := b.batch(t.model, t.model.Roles.Train, b.Batch)
+	return t.loop(func(ctx context.Context, _ int) float64 {
+		set := program.Must(tensorsOf(t.whole.inputs, batch))
+		loss := t.train(ctx, set)
+		if release == "close" {
+			set.close()
+			return loss
+		}
+		if release == "drop" {
+			clear(set)
+		}
+		return loss
+	})
+}
+
+func (b *run) batch(model *savedmodels.Model, signature string, n int) data.Batch {
+	s := program.Must(synth.New(model, signature, b.Seed))
+	batch := s.Batch(n)
+	s.Fill(batch, 0)
+	return batch
+}
+
+// tensorTrainer trains on tensors of its caller.
+type tensorTrainer struct {
+	model   *savedmodels.Model
+	session *tfbind.Session
+	whole   signature // the train step, or its gradients with micro-batches
+	apply   signature
+	traced  *[]byte // where train writes a trace; nil for none
+}
+
+type signature struct {
+	inputs  []savedmodels.Tensor
+	feeds   []tfbind.Output
+	fetches []tfbind.Output
+}
+
+func (b *run) tensorTrainer(micro int) *tensorTrainer {
+	t := &tensorTrainer{model: b.OpenModel()}
+	program.Check(t.model.CheckTrainable(false))
+	b.checkMicro(t.model, session.Options{}, micro)
+	var err error
+	t.session, err = tfbind.LoadSavedModel(t.model.Dir, t.model.Tags, b.Config)
+	program.Check(err)
+	b.OnClose(func() error { return t.session.Close() })
+	first := t.model.Roles.Train
+	if micro > 1 {
+		first = t.model.Roles.Gradients
+		t.apply = t.signature(t.model.Roles.Apply, "")
+	}
+	t.whole = t.signature(first, contract.OutputLoss)
+	return t
+}
+
+func (t *tensorTrainer) loop(step func(ctx context.Context, n int) float64) *program.Loop {
+	return &program.Loop{Step: step, Trace: func(into *[]byte) { t.traced = into }}
+}
+
+// signature finds the inputs of a signature and an output. An empty output means any.
+func (t *tensorTrainer) signature(name, output string) (s signature) {
+	sig := program.Must(t.model.Signature(name))
+	s.inputs = sig.DataInputs()
+	if len(s.inputs) != len(sig.Inputs) {
+		program.Check(fmt.Errorf("signature %s takes reserved inputs, which this loop does not feed", name))
+	}
+	fetch := sig.Output(output)
+	if output == "" && len(sig.Outputs) > 0 {
+		fetch = &sig.Outputs[0]
+	}
+	if fetch == nil {
+		program.Check(fmt.Errorf("signature %s has no output %q", name, output))
+	}
+	var names []string
+	for _, in := range s.inputs {
+		names = append(names, in.Op)
+	}
+	found := outputs(t.session, append(names, fetch.Op)...)
+	s.feeds, s.fetches = found[:len(names):len(names)], found[len(names):]
+	return s
+}
+
+func (t *tensorTrainer) train(ctx context.Context, set tensors) float64 {
+	if t.traced == nil {
+		return t.run(ctx, t.whole, set)
+	}
+	step := program.Must(t.session.Prepare(t.whole.feeds, t.whole.fetches))
+	defer step.Close()
+	for i, x := range set {
+		program.Check(step.Set(i, program.Must(x.Slice(nil)), x.Shape()...))
+	}
+	*t.traced = program.Must(step.Trace(ctx))
+	return program.Must(step.Float(0))
+}
+
+func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors) float64 {
+	feeds := make(tfbind.Feeds, len(set))
+	for i, x := range set {
+		feeds[s.feeds[i]] = x
+	}
+	out := program.Must(t.session.Run(ctx, feeds, s.fetches))
+	defer out.Close()
+	value := reflect.ValueOf(program.Must(out[0].Slice(nil))).Index(0)
+	return value.Convert(reflect.TypeFor[float64]()).Float()
+}
+
+// newW4 loads the SavedModel for each step. With reuse, newW4 loads the model once and then only
+// restores the variables.
+func newW4(ctx context.Context, b *run) *program.Loop {
+	if b.Choice("reuse", "0", "1") == "1" {
+		t := b.trainer(ctx)
+		batch := b.batch(t.model, t.Roles().Train, b.Batch)
+		initial := filepath.Join(b.Scratch, "initial")
+		program.Check(t.Save(ctx, initial))
+		// Every step follows a restore and has the number 1, so all steps draw the same random
+		// numbers.
+		l := t.loop(nil)
+		l.Step = func(ctx context.Context, _ int) float64 {
+			program.Check(t.Restore(ctx, initial))
+			return t.step(ctx, 1, batch)
+		}
+		l.Epoch = nil
+		return l
+	}
+	keep := b.Choice("close", "none", "all") == "none" // a session is closed and deleted in one call
+	model := b.OpenModel()
+	batch := b.batch(model, model.Roles.Train, b.Batch)
+	plan := program.Must(session.Compile(model, session.Options{Config: b.Config, Seed: b.Seed}))
+	var traced *[]byte
+	step := func(ctx context.Context, _ int) float64 {
+		s := program.Must(session.Open(ctx, plan))
+		values := make([]float64, len(s.TrainMetrics()))
+		var err error
+		if traced == nil {
+			err = s.Train(ctx, 0, batch, values)
+		} else {
+			*traced, err = firstTrace(s, func() error { return s.Train(ctx, 0, batch, values) })
+		}
+		if err != nil || !keep {
+			program.Check(errors.Join(err, s.Close()))
+		}
+		return values[0]
+	}
+	return &program.Loop{Step: step, Trace: func(into *[]byte) { traced = into }}
+}
+
+type predictor struct {
+	session *session.Session
+	step    *session.Step
+	batch   data.Batch // generated
+	traced  *[]byte
+}
+
+func (b *run) predictor(ctx context.Context, samples int) *predictor {
+	model := b.OpenModel()
+	p := &predictor{batch: b.batch(model, model.Roles.Predict, samples)}
+	s := program.Must(session.OpenModel(ctx, model, session.Options{ReadOnly: true, Config: b.Config}))
+	b.OnClose(s.Close)
+	p.session = s
+	p.step = program.Must(s.Prepare(model.Roles.Predict))
+	b.OnClose(p.step.Close)
+	return p
+}
+
+func (p *predictor) run(ctx context.Context, n int) {
+	program.Check(p.step.Feed(p.batch.Slice(0, n)))
+	if p.traced == nil {
+		program.Check(p.step.Run(ctx))
+	} else {
+		*p.traced = program.Must(firstTrace(p.session, func() error { return p.step.Run(ctx) }))
+	}
+}
+
+// newW10 keeps the predictions of each step as Go values.
+func newW10(ctx context.Context, b *run) *program.Loop {
+	keep := b.Choice("history", "keep", "last") == "keep"
+	p := b.predictor(ctx, b.Batch)
+	var history [][]any
+	return &program.Loop{Untrained: true, Trace: func(into *[]byte) { p.traced = into },
+		Step: func(ctx context.Context, _ int) float64 {
+			p.run(ctx, b.Batch)
+			var values []any
+			for _, t := range p.step.Signature.Outputs {
+				values = append(values, program.Must(p.values(t.Name)))
+			}
+			if !keep {
+				history = history[:0]
+			}
+			history = append(history, values)
+			return 0
+		}}
+}
+
+func (p *predictor) values(name string) (any, error) {
+	var a data.Array
+	err := p.step.Read(name, &a)
+	return a.Values, err
+}
