@@ -106,7 +106,7 @@ gcstress: runtime ## tests with a garbage collection inside each use of a native
 
 .PHONY: test-bindings
 test-bindings: runtime ## tests with other bindings of TensorFlow in the same process
-	source internal/lab/bench/galeone.env; $(GOTEST) tfgo -tags tfgo -timeout=20m $(GOTESTFLAGS) ./examples/augment
+	source internal/lab/bench/galeone.env; $(GOTEST) tfgo -tags tfgo,galeone -timeout=20m $(GOTESTFLAGS) ./examples/augment ./internal/lab/programs/galeone
 	source internal/lab/bench/galeone.env; MODULE=internal/lab/bindings $(GOTEST) bindings -timeout=20m $(GOTESTFLAGS) .
 
 # The number of inputs for each fuzz target, followed by an x. A time is not used, since Go

@@ -35,8 +35,8 @@ func TestRun(t *testing.T) {
 	if r.WarmupLoss != 2 || r.ChunkLoss != 12.5 || len(r.Times) != 5 || len(r.Anons) != 5 || r.FirstStep.IsZero() {
 		t.Errorf("result %+v, want mean losses 2 and 12.5, and 5 chunks", r)
 	}
-	if s := r.Sample(50, "2.21"); s.Steps != 500 || s.LastLoss != 12.5 || len(s.StepNS) != 5 ||
-		s.StepNS[0] != float64(r.Times[0])/50 {
+	if s := r.Sample("2.21"); s.Steps != 10 || s.LastLoss != 12.5 || len(s.StepNS) != 5 ||
+		s.StepNS[0] != float64(r.Times[0]) {
 		t.Errorf("sample %+v of %+v", s, r)
 	}
 	if n != 13 || r.Steps != 10 || r.FirstLoss != 1 || r.LastLoss != 13 || !r.Memory.RSS.OK {

@@ -30,12 +30,12 @@ type Sample struct {
 }
 
 // Sample returns the result for a loop whose warm-up and chunks are epochs.
-func (r Result) Sample(stepsPerCall int, tensorflow string) Sample {
-	s := Sample{Steps: r.Steps * stepsPerCall, Anon: r.Anons, Peak: int64(r.Memory.Peak.Bytes),
+func (r Result) Sample(tensorflow string) Sample {
+	s := Sample{Steps: r.Steps, Anon: r.Anons, Peak: int64(r.Memory.Peak.Bytes),
 		FirstStep: r.FirstStep.UnixNano(), WarmupLoss: r.WarmupLoss, LastLoss: r.ChunkLoss,
 		Versions: map[string]string{"tensorflow": tensorflow}}
 	for _, t := range r.Times {
-		s.StepNS = append(s.StepNS, float64(t.Nanoseconds())/float64(stepsPerCall))
+		s.StepNS = append(s.StepNS, float64(t.Nanoseconds()))
 	}
 	return s
 }

@@ -1,7 +1,7 @@
 //go:build galeone
 
-// Command galeone has the programs of the matrix on galeone's fork of TensorFlow's Go binding, and on tfgo on top of it,
-// written as its users write them. They create tensors with NewTensor from nested slices, and close nothing except a
+// Command galeone has the programs of the matrix on galeone's fork of TensorFlow's Go binding, written as
+// its users write them. They create tensors with NewTensor from nested slices, and close nothing except a
 // Session, since the binding has no other Close. Finalizers free tensors, graphs and statuses after the Go heap has grown
 // enough for a collection.
 //
@@ -9,7 +9,7 @@
 //
 // runs the program of a workload (package program has the options). With flags only, it is a variant of the benchmark:
 //
-//	galeone -impl galeone|tfgo -input nested|flat -model DIR -data DIR -feed TENSOR=FIELD ... -fetch TENSOR ... -batch N -steps N -epochs N
+//	galeone -model DIR -data DIR -feed TENSOR=FIELD ... -fetch TENSOR ... -batch N -steps N -epochs N
 //
 // It links libtensorflow, and needs the build tag galeone and the settings in internal/lab/bench/galeone.env.
 package main
