@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4] / "scripts"))
 import bench_models
 import builtin
-import export
+import steadyfit_export as export
 
 tf, keras = export.load_tensorflow()
 MODELS = ["digits-cnn", *sorted({*builtin.MODELS, *bench_models.MODELS} - {"digits-cnn"})]

@@ -3,7 +3,7 @@
 import itertools
 
 import common
-import export
+import steadyfit_export as export
 from common import keras, tf
 
 OPTIONS = {"loop": ["fit", "function"], "mixed": ["float32", "mixed_bfloat16", "mixed_float16"]}
