@@ -90,7 +90,7 @@ func (s *settings) ownProgram(arguments []string) error {
 	if filepath.Ext(path) == ".py" {
 		s.plan.Program = append([]string{cmp.Or(s.python, "python3")}, s.plan.Program...)
 	}
-	s.plan.Runtimes = []string{matrix.Go, matrix.Program} // the calibration is measured on go
+	s.plan.Runtimes = []string{matrix.Program, matrix.Go} // the calibration is measured on go
 	return nil
 }
 
