@@ -74,7 +74,7 @@ arm64: ## build for linux/arm64 and train there under QEMU (needs Debian's g++-a
 
 .PHONY: test-unit
 test-unit: runtime ## Go tests, those with TensorFlow included
-	$(GOTEST) unit -timeout=50m $(GOTESTFLAGS) ./...
+	STEADYFIT_TEST_PAGES=1 $(GOTEST) unit -timeout=50m $(GOTESTFLAGS) ./...
 
 # TF_ENABLE_ONEDNN_OPTS, or without it the processor's flags, decide whether TensorFlow
 # computes with oneDNN. race has the opposite setting of the other targets, so the tests run

@@ -253,3 +253,44 @@ func split(text string) []block {
 	end()
 	return blocks
 }
+
+var (
+	note   = regexp.MustCompile(`^<!-- (needs|file): (.*) -->\n$`)
+	prompt = regexp.MustCompile(`(?m)^\$ (.*\n)`)
+	// commandBlock matches a block of commands. Others are output, or files.
+	commandBlock = regexp.MustCompile(`^(\$|[A-Z_]+=.*|(bin|scripts)/.*|cat|curl|docker|export|go|kubectl|make|perf|pip|pip3|` +
+		`python|python3|sbatch|source|srun|steadyfit|steadyfit-export|steadyfit-import|sudo|tar|tensorboard)[ \n]`)
+)
+
+// Script returns the commands of a page for bash. A comment before a block says what it needs, and leaves it out, or names
+// the file that it shows. In a block with prompts, the other lines are output.
+func Script(text string) string {
+	var script strings.Builder
+	kind, value := "", ""
+	for _, b := range split(text) {
+		lines := b.text
+		if strings.HasPrefix(lines, "    ") {
+			lines = strings.ReplaceAll("\n"+lines, "\n    ", "\n")[1:]
+		}
+		switch {
+		case !b.code:
+			kind = ""
+			if m := note.FindStringSubmatch(b.text); m != nil {
+				kind, value = m[1], m[2]
+			}
+			continue
+		case kind == "file":
+			script.WriteString("cat > " + value + " <<'END FILE'\n" + lines + "END FILE\n")
+		case kind == "" && (b.language == "sh" || b.language == "" && commandBlock.MatchString(lines)):
+			if typed := prompt.FindAllStringSubmatch(lines, -1); typed != nil {
+				lines = ""
+				for _, m := range typed {
+					lines += m[1]
+				}
+			}
+			script.WriteString(lines)
+		}
+		kind = ""
+	}
+	return script.String()
+}

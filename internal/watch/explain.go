@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -350,6 +351,9 @@ func (r *recorder) place(what string) (where, name, detail string) {
 }
 
 func placeText(file string, line int) string {
+	if folder, err := os.Getwd(); err == nil {
+		file = strings.TrimPrefix(file, folder+"/")
+	}
 	if line == 0 {
 		return file
 	}
