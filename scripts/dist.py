@@ -141,7 +141,7 @@ def archive(name: str, program: bytes, parts: list[dict], bill: bytes, when: int
     documents = output("git", "ls-files", "-z", "docs", "README.md", "CHANGELOG.md", "LICENSE", "data/builtin/README.txt")
     files: Files = {file: ((ROOT / file).read_bytes(), False) for file in documents.split("\0") if file}
     files |= {f"bin/{path}": content for path, content in python_files().items()}
-    files |= {f"bin/{n}": ((SCRIPTS / n).read_bytes(), True) for n in ("steadyfit-export", "steadyfit-import")}
+    files |= {f"bin/steadyfit-{n}": ((SCRIPTS / f"{n}.py").read_bytes(), True) for n in ("export", "import")}
     files |= {f"licences/{path}": content for path, content in licences(parts).items()}
     files |= {"bin/steadyfit": (program, True), "sbom.spdx.json": (bill, False)}
     files["SHA256SUMS"] = (sums({path: content for path, (content, _) in files.items()}), False)

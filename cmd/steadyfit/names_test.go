@@ -88,7 +88,7 @@ model.save(folder / "keras.keras")
 	for name, want := range keras[2] {
 		assert.InDelta(t, want, evaluated[name], 1e-5, name)
 	}
-	runPython(t, "../../scripts/steadyfit-import", trained, "--into", filepath.Join(dir, "model.keras"))
+	runPython(t, "../../scripts/import.py", trained, "--into", filepath.Join(dir, "model.keras"))
 	runPython(t, "-c", `
 import sys
 import keras

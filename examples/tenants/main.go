@@ -1,7 +1,7 @@
 // Command tenants fine-tunes one open base model for many tenants in one process. Each tenant
 // has its own adapter, optimizer and checkpoints. A second run resumes all of them.
 //
-//	.runtime/venv/bin/python scripts/steadyfit-export --model my_model.keras --lora 4 --train-only head --out out/base
+//	.runtime/venv/bin/python scripts/export.py --model my_model.keras --lora 4 --train-only head --out out/base
 //	GLIBC_TUNABLES=glibc.malloc.tcache_count=0 go run ./examples/tenants -model out/base -data train.npz -dir out/tenants
 //
 // glibc counts free blocks in the caches of threads as memory in use. These fill up over some

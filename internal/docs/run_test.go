@@ -60,8 +60,8 @@ func TestPagesRun(t *testing.T) {
 	bin := t.TempDir()
 	out, err := goBuild(t, filepath.Join(bin, "steadyfit"), "./cmd/steadyfit")
 	require.NoError(t, err, out)
-	for name, command := range map[string]string{"python": python, "steadyfit-export": python + " " + top + "/scripts/steadyfit-export",
-		"steadyfit-import": python + " " + top + "/scripts/steadyfit-import"} {
+	for name, command := range map[string]string{"python": python, "steadyfit-export": python + " " + top + "/scripts/export.py",
+		"steadyfit-import": python + " " + top + "/scripts/import.py"} {
 		script := "#!/bin/sh\nexec " + command + ` "$@"` + "\n"
 		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755))
 	}

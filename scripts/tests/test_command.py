@@ -56,7 +56,7 @@ def test_exit_codes_of_the_process(tmp_path):
     """The exit codes of the real process."""
 
     def run(arguments):
-        command = [sys.executable, str(SCRIPTS / "steadyfit-export"), *arguments]
+        command = [sys.executable, str(SCRIPTS / "export.py"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     missing = run(["--model", "x.keras"])
@@ -69,7 +69,7 @@ def test_deterministic_operations(net, tmp_path):
     """With TF_DETERMINISTIC_OPS, TensorFlow refuses SparseSoftmaxCrossEntropyWithLogits on a GPU."""
 
     def replaced(out, *more):
-        command = [sys.executable, str(SCRIPTS / "steadyfit-export"), "--model", f"{net}:all_of_it"]
+        command = [sys.executable, str(SCRIPTS / "export.py"), "--model", f"{net}:all_of_it"]
         subprocess.run([*command, "--out", str(out), *more], check=True, capture_output=True)
         graph = (out / "saved_model.pb").read_bytes()
         return b"SparseSoftmaxCrossEntropyWithLogits/LogSoftmax" in graph
