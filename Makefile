@@ -258,7 +258,7 @@ image-gpu: ## build and test the image for GPUs
 ##@ Releases
 
 .PHONY: dist
-dist: ## build archives, wheels and SHA256SUMS for amd64 and arm64 in out/dist (3 minutes; fetches a C compiler of 101 MB once)
+dist: ## build archives, wheels and SHA256SUMS for amd64 and arm64 in out/dist (5 minutes; fetches a C compiler of 101 MB once)
 	@PYTHON=$(PYTHON) scripts/venv.sh .runtime/dist scripts/requirements-dist.txt
 	$(PYTHON) scripts/dist.py --zig $(CURDIR)/.runtime/dist/bin/python
 
