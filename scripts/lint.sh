@@ -16,7 +16,7 @@ check() {
 
 bindings() {
     # shellcheck source=/dev/null
-    (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./internal/lab/galeone/... ./examples/augment &&
+    (source internal/lab/bench/galeone.env && go vet -tags 'galeone tfgo' ./examples/augment &&
         cd internal/lab/bindings && go vet -tags galeone ./... && go vet -tags graft ./beside)
 }
 
