@@ -110,7 +110,8 @@ def add(runs, folders, python):
 
 
 def rate(runs):
-    """Returns the growth of some runs: the mean, and an interval that contains theirs."""
+    """Returns the growth of the runs with a verdict: the mean, and an interval that contains theirs."""
+    runs = [run for run in runs if run["verdict"] != "undecided"]
     if not runs:
         return "–"
     mean = statistics.mean(run["slope"]["estimate"] for run in runs)

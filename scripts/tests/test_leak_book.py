@@ -68,4 +68,6 @@ def test_rate_of_runs() -> None:
         "4.0 KiB [1.0, 8.0] per step"
     )
     assert leak_book.rate([run("level", -0.2, -0.1, 20)]) == "0 B [0, 20] per step"
+    assert leak_book.rate([run("level", 0, 1, 2), run("undecided", 10, 20, 30)]) == "1 B [0, 2] per step"
+    assert leak_book.rate([run("undecided", 10, 20, 30)]) == "–"
     assert leak_book.rate([]) == "–"
