@@ -138,6 +138,9 @@ func (t *training) advise(err error, checkpoint string) error {
 		todo = "\na smaller {Loop.Batch} needs less memory, and {Config.OnOutOfMemory microbatch} splits batches when " +
 			"memory runs out"
 	}
+	if checkpoint == "" && t.Checkpoints.Folder != "" {
+		return option.Errorf("%w"+todo+"; there is no checkpoint yet", err)
+	}
 	if checkpoint == "" {
 		return option.Errorf("%w"+todo+"; there is no checkpoint ({Config.Checkpoints})", err)
 	}

@@ -195,6 +195,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(
                 f"cannot write {target!r}: --out takes FILE.keras or FILE{WEIGHTS}"
             )
+        if not pathlib.Path(target).parent.is_dir():
+            raise UsageError(f"cannot write {target!r}: the folder does not exist; make it first")
         model, _ = load_model(arguments.into)
         counts = restore(arguments.trained, model)
         write(model, pathlib.Path(target))

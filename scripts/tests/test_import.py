@@ -83,6 +83,8 @@ def test_refuses_what_is_no_trained_model(tmp_path, capsys):
     assert "no SavedModel with weights" in capsys.readouterr().err
     assert importing.main([str(tmp_path), *into, "--out", "m.h5"]) == 2
     assert "--out takes FILE.keras" in capsys.readouterr().err
+    assert importing.main([str(tmp_path), *into, "--out", str(tmp_path / "gone" / "m.keras")]) == 2
+    assert "the folder does not exist" in capsys.readouterr().err
 
 
 class Hidden(keras.Model):
