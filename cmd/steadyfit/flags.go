@@ -56,7 +56,7 @@ type settings struct {
 	workloads, remedies []string
 	python, baseline    string
 	program             string
-	rule                *matrix.Rule
+	rules               []matrix.Rule
 
 	// fitSpec is how this process was started, or how a child is to start. configuring is true if fit only
 	// sets the Config, without training.
@@ -367,9 +367,9 @@ func (s *settings) outputFlags() []flag {
 		{"strict", "doctor", "exit with 3 even if there are only warnings", "", &s.strict},
 		{"out", "matrix", "folder for the results", "", &s.plan.Out},
 		{"out", "watch", "folder for an HTML page and the samples", "", &s.watching.out},
-		{"fail-on", "watch", "exit with 6 if a rule holds: leak, slope>64KiB/step, slope>1MiB/minute or peak>2GiB", "",
+		{"fail-on", "watch", "exit with 6 if a rule holds, such as leak,slope>64KiB/step,slope>1MiB/minute,peak>2GiB", "",
 			newValue("rule", "", s.setWatchRule)},
-		{"fail-on", "matrix", "exit with 6 if a rule holds: slope>64KiB/epoch, peak>1GiB, level>500MiB or leak", "",
+		{"fail-on", "matrix", "exit with 6 if a rule holds, such as slope>64KiB/epoch,peak>1GiB,level>500MiB,leak", "",
 			newValue("rule", "", s.setRule)},
 		{"baseline", "watch", "file with the --json of an earlier run; exit with 6 if slope or peak are above it", "",
 			&s.watching.baseline},

@@ -108,7 +108,7 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	var baseline *matrix.Result
 	if s.baseline != "" {
-		if s.rule == nil {
+		if s.rules == nil {
 			return usagef("--baseline needs --fail-on, the rule that compares with it")
 		}
 		var err error
@@ -130,9 +130,9 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 		return errors.Join(runErr, err)
 	}
 	var broken []string
-	if s.rule != nil {
-		var undecided []string
-		broken, undecided = s.rule.Check(result, baseline)
+	for _, rule := range s.rules {
+		breaks, undecided := rule.Check(result, baseline)
+		broken = append(broken, breaks...)
 		for _, text := range undecided {
 			fmt.Fprintf(stderr, "warning: --fail-on: %s\n", text)
 		}

@@ -404,8 +404,14 @@ func (s *settings) setGPULimits(text string) error {
 	return nil
 }
 
+// setRule adds rules, which commas separate.
 func (s *settings) setRule(text string) error {
-	rule, err := matrix.ParseRule(text)
-	s.rule = &rule
-	return err
+	for part := range strings.SplitSeq(text, ",") {
+		rule, err := matrix.ParseRule(part)
+		if err != nil {
+			return err
+		}
+		s.rules = append(s.rules, rule)
+	}
+	return nil
 }

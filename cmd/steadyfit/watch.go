@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,7 @@ type watching struct {
 	pid           int
 	name, group   string
 	mark          *regexp.Regexp
-	failOn        *watch.Rule
+	failOn        []watch.Rule
 	baseline      string
 	earlier       *watch.Report // the content of baseline
 	remedies      string
@@ -206,13 +207,13 @@ func (s *settings) answer(stdout, stderr io.Writer, r *watch.Report) error {
 			return err
 		}
 	}
-	if w.failOn != nil {
-		if err := w.failOn.Check(r); err != nil {
+	for _, rule := range w.failOn {
+		if err := rule.Check(r); err != nil {
 			return &coded{exitCheck, fmt.Errorf("--fail-on: %w", err)}
 		}
-		if r.Verdict == watch.Undecided {
-			notice(stderr, "warning", "--fail-on: the verdict is not decided, so no leak was found nor excluded")
-		}
+	}
+	if w.failOn != nil && r.Verdict == watch.Undecided {
+		notice(stderr, "warning", "--fail-on: the verdict is not decided, so no leak was found nor excluded")
 	}
 	if worse != nil {
 		return &coded{exitCheck, fmt.Errorf("--baseline %s: %w", w.baseline, worse)}
@@ -223,10 +224,16 @@ func (s *settings) answer(stdout, stderr io.Writer, r *watch.Report) error {
 	return nil
 }
 
+// setWatchRule adds rules, which commas separate.
 func (s *settings) setWatchRule(text string) error {
-	rule, err := watch.ParseRule(text)
-	s.watching.failOn = &rule
-	return err
+	for part := range strings.SplitSeq(text, ",") {
+		rule, err := watch.ParseRule(part)
+		if err != nil {
+			return err
+		}
+		s.watching.failOn = append(s.watching.failOn, rule)
+	}
+	return nil
 }
 
 func (s *settings) setRemedies(text string) (err error) {

@@ -44,7 +44,9 @@ func (r *Report) Compare(earlier *Report) (text string, err error) {
 	switch {
 	case earlier.Verdict == Undecided:
 		slope = "not compared, since the baseline is not decided, with"
-	case r.Verdict == Leak && r.Slope.Low > max(earlier.Slope.High, 0):
+	case r.Verdict != Leak:
+		slope = "no leak, compared with"
+	case r.Slope.Low > max(earlier.Slope.High, 0):
 		slope, err = "above", ErrWorse
 	}
 	switch {

@@ -389,7 +389,7 @@ func TestWatchBaseline(t *testing.T) {
 	}{
 		{report(Leak, 1015, 100, memory.GiB), false, "the slope of"},
 		{report(Leak, 1021, 100, memory.GiB), true, " is above the earlier "},
-		{report(Level, 1021, 100, memory.GiB), false, "is not above"},
+		{report(Level, 1021, 100, memory.GiB), false, "is no leak, compared with"},
 		{report(Leak, 10, 105, memory.GiB+40*memory.MiB), false, "the peak of 1.0 GiB is not above"},
 		{report(Leak, 10, 95, memory.GiB+60*memory.MiB), true, "the peak of 1.1 GiB is above"},
 		{report(Leak, 10, 200, 2*memory.GiB), false, "not compared"},
