@@ -27,9 +27,9 @@ import (
 )
 
 func newMatrix(s *settings) *cobra.Command {
-	var ids, remedies []string
+	var workloads, remedies []string
 	for _, w := range matrix.Workloads() {
-		ids = append(ids, w.ID)
+		workloads = append(workloads, fmt.Sprintf("  %-8s %s", w.ID, w.Title))
 	}
 	for _, r := range matrix.Remedies() {
 		remedies = append(remedies, r.ID)
@@ -53,7 +53,9 @@ A remedy may be limited to one workload, as in W4/reuse, to one runtime, as in
 keras:clear-session, or to both, as in keras:W4/reuse. W4/none excludes W4 from the
 remedies that are named for all workloads.
 
-Workloads: ` + strings.Join(ids, " ") + `
+Workloads:
+` + strings.Join(workloads, "\n") + `
+
 Remedies:  ` + wrapNames(remedies),
 		Example: `  steadyfit matrix --quick
   steadyfit matrix --workloads W3,S3 --remedies jemalloc,trim,system-allocator
