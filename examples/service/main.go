@@ -352,10 +352,11 @@ func (s *service) do(ctx context.Context, j *job) {
 	} else if err == nil && better {
 		now.State, err = "promoted", s.predictor.Promote(of, s.path(j, "model"), j.ID)
 	}
+	cancelled := of.Err() != nil // before ctx is read, since a signal ends ctx and then of
 	switch {
-	case err != nil && ctx.Err() != nil, errors.Is(err, context.Canceled) && of.Err() == nil: // a signal
+	case err != nil && ctx.Err() != nil, errors.Is(err, context.Canceled) && !cancelled: // a signal
 		return // the next process continues with the job
-	case err != nil && of.Err() != nil:
+	case err != nil && cancelled:
 		now.State = "cancelled"
 	case err != nil:
 		now.State, now.Error = "failed", strings.ReplaceAll(err.Error(), s.path(j, "")+"/", "")

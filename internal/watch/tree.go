@@ -117,7 +117,7 @@ func (t *tree) sample() memory.Sample {
 	sums := map[memory.Layer]memory.Reading{}
 	layers := summed
 	if t.peaks {
-		layers = slices.Concat(summed, []memory.Layer{memlayer.Peak, memlayer.GPUProcess})
+		layers = slices.Concat(summed, []memory.Layer{memlayer.Peak, memlayer.GPUUsed, memlayer.GPUProcess})
 	}
 	for pid, m := range t.members {
 		if err := m.sampler.Sample(0, &m.sample); err != nil || !m.sample.Get(memory.RSS).OK { // it has ended
@@ -127,7 +127,10 @@ func (t *tree) sample() memory.Sample {
 		m.last = m.held()
 		m.first = cmp.Or(m.first, m.last)
 		for _, layer := range layers {
-			if r := m.sample.Get(layer); r.OK {
+			switch r := m.sample.Get(layer); {
+			case r.OK && layer == memlayer.GPUUsed: // that of the whole device
+				sums[layer] = r
+			case r.OK:
 				sums[layer] = memory.Known(sums[layer].Bytes + r.Bytes)
 			}
 		}
