@@ -226,46 +226,41 @@ func TestLeaks(t *testing.T) {
 func TestOutcome(t *testing.T) {
 	s := layered(100, map[memory.Layer]func(int) float64{
 		memory.Anon: func(int) float64 { return mib }, memlayer.Peak: func(i int) float64 { return mib * float64(i) },
-		memlayer.StepTime:   func(i int) float64 { return 1000 + float64(i%3) },
 		memlayer.GPUProcess: func(i int) float64 { return mib * float64(100-i) },
 	})
 	o := Of(s, s.Judge(memory.Criteria{}))
 	require.Equal(t, memory.Known(99*memory.MiB), o.Peak)
-	require.Equal(t, memory.Known(1001), o.StepTime)
+	require.Equal(t, memory.Known(memory.Bytes(time.Second)), o.StepTime)
 	require.False(t, o.Reset.OK)
 	require.Equal(t, memory.Known(100*memory.MiB), o.GPU)
 	s = layered(20, map[memory.Layer]func(int) float64{memory.RSS: func(int) float64 { return mib }})
 	o = Of(s, s.Judge(memory.Criteria{}))
 	require.Equal(t, memory.Known(memory.MiB), o.Peak)
-	require.False(t, o.StepTime.OK)
 	require.False(t, o.GPU.OK)
 }
 
-// Work between two samples counts as step time, but the sampling itself does not.
+// All that happens between the first and the last judged sample counts as step time.
 func TestStepTimeHasAllThatIsDone(t *testing.T) {
-	const sampling, reset = 300 * time.Microsecond, time.Second
-	series := func(process bool) *memory.Series {
+	series := func(reset time.Duration) *memory.Series {
 		s := &memory.Series{}
 		at := time.Unix(1_700_000_000, 0)
 		for i := range 101 {
 			sample := memory.Sample{Step: 10 * i, At: at}
 			sample.Set(memory.Anon, memory.Known(100*memory.MiB))
-			if i%20 != 19 || !process {
-				sample.Set(memlayer.StepTime, memory.Known(memory.Bytes(time.Millisecond)))
-			}
 			s.Append(&sample)
-			at = at.Add(10*time.Millisecond + sampling)
-			if i%20 == 18 && process {
+			if at = at.Add(10 * time.Millisecond); i%20 == 18 {
 				at = at.Add(reset)
 			}
 		}
 		return s
 	}
-	plain, renewed := series(false), series(true)
-	require.Equal(t, memory.Known(memory.Bytes(time.Millisecond)), Of(plain, plain.Judge(memory.Criteria{})).StepTime)
-	// Five renewals in 1,000 steps of a millisecond.
-	require.InEpsilon(t, float64(6*time.Millisecond),
-		float64(Of(renewed, renewed.Judge(memory.Criteria{})).StepTime.Bytes), 0.01)
+	// Five resets in 1,000 steps of a millisecond.
+	for reset, want := range map[time.Duration]time.Duration{0: time.Millisecond, time.Second: 6 * time.Millisecond} {
+		s := series(reset)
+		require.Equal(t, memory.Known(memory.Bytes(want)), Of(s, s.Judge(memory.Criteria{})).StepTime)
+	}
+	s := series(0)
+	require.False(t, Of(s, s.Judge(memory.Criteria{PerMinute: true})).StepTime.OK)
 }
 
 type maker struct{ *rand.Rand }
