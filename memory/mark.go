@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/metrics"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -120,11 +121,20 @@ func (m *marks) count() {
 func (m *marks) message() []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b := strconv.AppendQuote(append(m.line[:0], `{"mark":`...), m.kind)
+	b := appendText(append(m.line[:0], `{"mark":`...), m.kind)
 	b = appendNumbers(append(b, `,"steps":{`...), m.steps)
 	b = appendNumbers(append(b, `},"counts":{`...), m.counts)
 	m.line = append(b, "}}\n"...)
 	return m.line
+}
+
+// appendText appends a string as JSON. Only texts with other characters than printable ASCII allocate.
+func appendText(b []byte, text string) []byte {
+	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
+		quoted, _ := json.Marshal(text) // a string has no error
+		return append(b, quoted...)
+	}
+	return strconv.AppendQuote(b, text)
 }
 
 func appendNumbers[K ~string, V int | int64](b []byte, numbers map[K]V) []byte {
@@ -134,7 +144,7 @@ func appendNumbers[K ~string, V int | int64](b []byte, numbers map[K]V) []byte {
 			b = append(b, ',')
 		}
 		first = false
-		b = strconv.AppendInt(append(strconv.AppendQuote(b, string(name)), ':'), int64(n), 10)
+		b = strconv.AppendInt(append(appendText(b, string(name)), ':'), int64(n), 10)
 	}
 	return b
 }
