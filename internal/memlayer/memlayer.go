@@ -45,7 +45,6 @@ const StepTime = "step time"
 const (
 	MallocArenas = "malloc arenas"   // obtained from the system
 	TFUsed       = "tensorflow used" // allocated by TensorFlow's own allocators
-	TFPeak       = "tensorflow peak" // largest TFUsed during a step
 
 	LiveBytes    = "live native bytes"    // bytes of native objects that are not released
 	LiveCount    = "live native count"    // number of these objects
@@ -56,9 +55,8 @@ const (
 	GraphOperations = "graph operation count" // operations added to open graphs
 	Executors       = "executor count"        // different sets of feeds and fetches that sessions ran
 
-	GPUUsed      = "gpu used"         // memory in use on the whole device
-	GPUProcess   = "gpu process used" // device memory of this process
-	GPUAllocator = "gpu allocator used"
+	GPUUsed    = "gpu used"         // memory in use on the whole device
+	GPUProcess = "gpu process used" // device memory of this process
 )
 
 // Causes of growth, in the order in which they are checked. Causes that a program can change come first.

@@ -320,8 +320,7 @@ var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memlayer.GoHeap
 
 // shownPhase lists the layers of a phase that are written to matrix.json.
 var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memlayer.File, memlayer.Peak, memory.MallocUsed,
-	memory.MallocFree, memlayer.GoHeap, memlayer.Threads, memlayer.TFUsed, memlayer.TFPeak, memlayer.GPUAllocator,
-	memlayer.GPUProcess}
+	memory.MallocFree, memlayer.GoHeap, memlayer.Threads, memlayer.GPUProcess}
 
 // thin drops the data that only runs.jsonl has: layers and trends that no report shows, and all
 // curves except those of the middle run of each combination and of the first group of baseline

@@ -25,6 +25,7 @@ import (
 
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/native"
+	"steadyfit/internal/watch"
 	"steadyfit/memory"
 )
 
@@ -32,7 +33,7 @@ import (
 // freed, and Trimmed after malloc_trim that follows.
 const (
 	Step    = "step"
-	Loaded  = "loaded"
+	Loaded  = watch.Loaded
 	Closed  = "closed"
 	Trimmed = "trimmed"
 )
