@@ -385,7 +385,7 @@ func TestLeaks(t *testing.T) {
 		{"W4", 32, 32, memlayer.Unreleased, memlayer.LiveCount},
 		{"W5", 32, 256, memlayer.RuntimeCache, memlayer.GraphOperations},
 		{"W6", 32, 256, memlayer.RuntimeCache, memlayer.Executors},
-		{"W10", 512, 256, memlayer.HostHistory, "go heap live"},
+		{"W10", 512, 1024, memlayer.HostHistory, "go heap live"},
 	} {
 		t.Run(c.retained, func(t *testing.T) {
 			r := measure(t, "1", testCase{Model: "digits", Samples: 1000, Batch: c.batch, Seconds: 90, Growth: c.samples,
