@@ -89,7 +89,7 @@ ONLY = -run '$(shell scripts/lane.sh run $(1))'
 
 # The race detector waits for a second when a program ends, and the tests start hundreds of
 # programs. Left out are packages without goroutines, and those whose programs run alone in children.
-WITHOUT_RACE := option|examples/(train|transfer)|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|stats|lab/(bench|compare|measure|program|programs|report|runner))
+WITHOUT_RACE := option|examples/(train|transfer)|internal/(bundle|cgroup|docs|dtype|explain|graphdef|lint|stats|lab/(compare|measure|program|programs|report|runner))
 .PHONY: race
 race: export GORACE ?= atexit_sleep_ms=20
 race: runtime ## the unit tests with the race detector and the opposite setting of oneDNN
@@ -123,7 +123,7 @@ pytest: venv ## tests of the Python exporter
 	TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/bin/python -m pytest -q -rs -n $(or $(PROCESSES),auto) --maxprocesses 4 --junit-xml=$(REPORTS)/pytest.xml scripts/tests
 
 # Packages that take minutes are left to `make test`.
-WITHOUT_CHECK := cmd/steadyfit|session|internal/(docs|explain|native|lint|lab/(programs|bench))|examples/.*
+WITHOUT_CHECK := cmd/steadyfit|session|internal/(docs|explain|native|lint|lab/programs)|examples/.*
 .PHONY: check
 check: runtime ## lint and the tests of a few seconds: a look before each commit (3 minutes)
 	@rc=0; $(MAKE) --no-print-directory lint || rc=1; \
@@ -177,20 +177,19 @@ augment: runtime ## train the digits CNN on images that a graph of tfgo changes
 	source internal/lab/bench/galeone.env; $(GO) run -tags tfgo ./examples/augment
 
 .PHONY: bench-build
-bench-build: runtime build ## build the programs of the benchmark: C loop, galeone's binding
+bench-build: runtime build ## build the C loop of the benchmark, and the programs of the matrix on galeone's binding
 	@internal/lab/bench/build.sh
 
-# For example BENCHFLAGS='-workloads image-224 -variants c,steadyfit-fit,galeone -turns 3'.
+# For example: make bench TURNS=3 MODELS=image-224 WAYS='c fit galeone'. BENCHFLAGS has arguments of the benchmark.
 BENCHFLAGS ?=
 
 .PHONY: bench
-bench: bench-build venv ## compare fit, a C loop, galeone's binding and Keras on the same models; docs/results/bench.json.gz (an hour)
-	$(GO) run ./internal/lab/bench $(BENCHFLAGS)
-	@if [ -f docs/results/bench.json ]; then gzip -9nf docs/results/bench.json; fi
+bench: bench-build venv ## compare fit, a C loop, galeone's binding and Keras on the same models; figures in out/bench/train.txt (two hours)
+	@internal/lab/bench/bench.sh train -test.benchtime=1x $(BENCHFLAGS)
 
 .PHONY: bench-serve
 bench-serve: bench-build ## predictions per second with package serve, a C program, galeone's binding and graft; of STEADYFIT_BENCH_MODEL, or digits (5 minutes)
-	@internal/lab/bench/serve.sh $(BENCHFLAGS)
+	@internal/lab/bench/bench.sh serve $(BENCHFLAGS)
 
 # The plan of a measurement in docs/results: matrix, options or precision.
 PLAN ?= matrix

@@ -3,7 +3,7 @@
 
     python scripts/bench_keras.py VARIANT -model NAME -data DIR -batch N -steps N -epochs N
 
-The program in internal/lab/bench starts this for each run; it is not for use by hand. The model is
+BenchmarkTrain in internal/lab/bindings starts this for each run; it is not for use by hand. The model is
 the one of bench_models.py that was exported for the other variants, with the same weights,
 optimizer, loss and metrics, and the batches are those of DIR/x.npy and DIR/y.npy, in order:
 an epoch is one pass over them. One epoch to warm up comes before the measured ones.
@@ -15,8 +15,7 @@ keras-fit-jit      the same with jit_compile=True
 keras-fit-spe-jit  both
 ================== ===================================================================
 
-Prints one JSON object, measure.Sample in Go. Time between epochs counts, since it is part of the
-time of ``fit``. With steps_per_execution, the first step is the first call.
+Prints one JSON object. Time between epochs counts, since it is part of the time of ``fit``.
 """
 
 from __future__ import annotations
@@ -56,32 +55,13 @@ def train(model: str, data: pathlib.Path, batch: int, steps: int, epochs: int, *
     x, y = np.load(data / "x.npy"), np.load(data / "y.npy")
     if not len(x) == len(y) == batch * steps:
         raise SystemExit(f"{data}: {len(x)} and {len(y)} samples, expected {steps} batches of {batch}")
-    tf, keras = export.load_tensorflow()
+    _, keras = export.load_tensorflow()
     network, adam, exported = bench_models.make_model(model)
     loss = export.as_loss(exported["loss"], exported.get("from_logits", False))
     network.compile(optimizer=adam, loss=loss, metrics=list(exported.get("metrics", [])), **options)
     if "jit_compile" in options and not network.jit_compile:
         raise SystemExit("Keras does not compile this model with XLA")
-    first, times, losses, anon = 0, [], [], []
-    make = network.make_train_function
-
-    def make_and_watch(force: bool = False) -> None:
-        """Record only the first batch, since a callback for each batch would slow Keras down."""
-        make(force)
-        function = network.train_function
-
-        def watched(iterator: Any) -> Any:
-            nonlocal first
-            logs = function(iterator)
-            for value in logs.values():
-                value.numpy()
-            first = time.time_ns()
-            network.train_function = function
-            return logs
-
-        if first == 0:
-            network.train_function = watched
-
+    times, losses, anon = [], [], []
     since = 0
 
     def end(_: int, logs: dict[str, float]) -> None:
@@ -93,20 +73,9 @@ def train(model: str, data: pathlib.Path, batch: int, steps: int, epochs: int, *
             anon.append(memory()["RssAnon"])
         since = time.monotonic_ns()
 
-    network.make_train_function = make_and_watch
     callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=end)]
     network.fit(x, y, batch_size=batch, epochs=1 + epochs, shuffle=False, verbose=0, callbacks=callbacks)
-    versions = {"tensorflow": tf.__version__, "keras": keras.__version__, "python": sys.version.split()[0]}
-    return {
-        "steps": steps * len(times),
-        "step_ns": times,
-        "anon_bytes": anon,
-        "peak_bytes": memory()["VmHWM"],
-        "first_step_unix_ns": first,
-        "warmup_loss": losses[0],
-        "last_loss": losses[-1],
-        "versions": versions,
-    }
+    return {"step_ns": times, "anon_bytes": anon, "peak_bytes": memory()["VmHWM"], "warmup_loss": losses[0]}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -188,9 +188,9 @@ func (s *settings) syntheticSource(m *savedmodels.Model, sig *savedmodels.Signat
 }
 
 // classes returns the limit of synthetic integers, which are usually labels.
-func classes(m *savedmodels.Model) uint32 {
+func classes(m *savedmodels.Model) int32 {
 	if m.Metadata != nil && len(m.Metadata.ClassNames) > 0 {
-		return uint32(len(m.Metadata.ClassNames))
+		return int32(len(m.Metadata.ClassNames))
 	}
 	return measure.DefaultLimit
 }

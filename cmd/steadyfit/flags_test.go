@@ -22,7 +22,7 @@ import (
 )
 
 // These programs run or print command lines. All other packages are libraries.
-var commands = []string{"cmd", "examples", "internal/doctor", "internal/lab/bench", "internal/lab/program",
+var commands = []string{"cmd", "examples", "internal/doctor", "internal/lab/program",
 	"internal/lab/programs"}
 
 // stringsOf calls do with each string literal in the libraries of the module.

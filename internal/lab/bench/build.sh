@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the variants that need TensorFlow at link time into out/bench: the C loop,
-# and the same loop on galeone's binding. Needs `make runtime`.
+# Builds the programs that need TensorFlow at link time into out/bench: the C loop of the benchmark, and the programs of
+# the matrix on galeone's binding. Needs `make runtime`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 runtime=.runtime/tensorflow

@@ -1,6 +1,5 @@
-// Package measure has the code that `steadyfit bench` and the programs of the benchmark share: the
-// batches, the measured loop, and the output in Go benchmark format or as JSON.
-// internal/lab/bench/cloop/cloop.c does the same in C, and scripts/bench_keras.py in Python.
+// Package measure has what `steadyfit bench` and the benchmarks of internal/lab/bindings share: the batches and the
+// measured loop. internal/lab/bench/cloop/cloop.c does the same in C, and scripts/bench_keras.py in Python.
 package measure
 
 import (
@@ -31,9 +30,8 @@ type Result struct {
 	// Times are the mean step times of the chunks, Anons the anonymous memory after each chunk.
 	Times []time.Duration
 	Anons []int64
-	// WarmupLoss and ChunkLoss are the mean losses of the warm-up and of the last chunk.
-	WarmupLoss, ChunkLoss float64
-	FirstStep             time.Time
+	// WarmupLoss is the mean loss of the warm-up.
+	WarmupLoss float64
 }
 
 // Run calls step, which returns the loss, for the warm-up and the measured steps of the plan, and
@@ -49,7 +47,7 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 			return Result{}, err
 		}
 		if i == 0 {
-			r.FirstLoss, r.FirstStep = loss, time.Now()
+			r.FirstLoss = loss
 		}
 		r.WarmupLoss += float64(loss) / float64(p.Warmup)
 	}
@@ -60,7 +58,6 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 	at := make([]float64, p.Chunks)
 	anon := make([]float64, p.Chunks)
 	for c := range p.Chunks {
-		r.ChunkLoss = 0
 		start := time.Now()
 		for range size {
 			loss, err := step()
@@ -68,7 +65,6 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 				return Result{}, err
 			}
 			r.LastLoss = loss
-			r.ChunkLoss += float64(loss) / float64(size)
 		}
 		took := time.Since(start)
 		total += took

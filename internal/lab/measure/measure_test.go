@@ -3,25 +3,11 @@ package measure
 import (
 	"bytes"
 	"errors"
-	"math"
-	"slices"
 	"testing"
 	"time"
 
 	"steadyfit/memory"
 )
-
-// These values are those of earlier measurements.
-func TestSyntheticValues(t *testing.T) {
-	for i, want := range []float32{0.2364555, 0.36927062, 0.504242} {
-		if got := floats(3, 0)[i]; math.Abs(float64(got-want)) > 1e-6 {
-			t.Errorf("float %d of input 0 = %v, want %v", i, got, want)
-		}
-	}
-	if got, want := integers[int32](4, 1, 10), []int32{1, 4, 3, 1}; !slices.Equal(got, want) {
-		t.Errorf("integers of input 1 = %v, want %v", got, want)
-	}
-}
 
 func TestRun(t *testing.T) {
 	n := 0
@@ -32,12 +18,8 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.WarmupLoss != 2 || r.ChunkLoss != 12.5 || len(r.Times) != 5 || len(r.Anons) != 5 || r.FirstStep.IsZero() {
-		t.Errorf("result %+v, want mean losses 2 and 12.5, and 5 chunks", r)
-	}
-	if s := r.Sample("2.21"); s.Steps != 10 || s.LastLoss != 12.5 || len(s.StepNS) != 5 ||
-		s.StepNS[0] != float64(r.Times[0]) {
-		t.Errorf("sample %+v of %+v", s, r)
+	if r.WarmupLoss != 2 || len(r.Times) != 5 || len(r.Anons) != 5 {
+		t.Errorf("result %+v, want a mean loss of 2, and 5 chunks", r)
 	}
 	if n != 13 || r.Steps != 10 || r.FirstLoss != 1 || r.LastLoss != 13 || !r.Memory.RSS.OK {
 		t.Errorf("%d calls, result %+v", n, r)

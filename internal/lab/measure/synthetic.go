@@ -1,6 +1,8 @@
 package measure
 
 import (
+	"math/rand/v2"
+
 	"steadyfit/data"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -13,37 +15,9 @@ const DefaultLimit = 10
 // maxSynthetic is the maximum number of values of an input, 1 GiB of float32.
 const maxSynthetic = 1 << 28
 
-// A generator is a linear congruential generator. Input number i, in the order of names, starts at i + 1.
-type generator uint32
-
-func (g *generator) next() uint32 {
-	*g = *g*1664525 + 1013904223
-	return uint32(*g)
-}
-
-// floats returns values in [0, 1) for input number i.
-func floats(n, i int) []float32 {
-	g := generator(i + 1)
-	values := make([]float32, n)
-	for k := range values {
-		values[k] = float32(g.next()>>8) / (1 << 24)
-	}
-	return values
-}
-
-// integers returns values below limit for input number i.
-func integers[T int32 | int64](n, i int, limit uint32) []T {
-	g := generator(i + 1)
-	values := make([]T, n)
-	for k := range values {
-		values[k] = T((g.next() >> 16) % limit)
-	}
-	return values
-}
-
-// Batch makes the batch of all programs of the benchmark for a signature. leading has values for the first
+// Batch makes a batch for a signature, with values in [0, 1). leading has values for the first
 // sizes of an input that the signature leaves open; other open sizes become 1. Integers are below limit.
-func Batch(sig *savedmodels.Signature, leading []int, limit uint32) (data.Batch, error) {
+func Batch(sig *savedmodels.Signature, leading []int, limit int32) (data.Batch, error) {
 	b := data.Batch{Size: leading[len(leading)-1]}
 	for i, in := range sig.DataInputs() {
 		if in.UnknownRank {
@@ -66,13 +40,14 @@ func Batch(sig *savedmodels.Signature, leading []int, limit uint32) (data.Batch,
 			}
 			values *= int(n)
 		}
+		random := rand.New(rand.NewPCG(1, uint64(i)))
 		switch in.DType {
 		case tfbind.Int32:
-			a.Values = integers[int32](values, i, limit)
+			a.Values = filled(values, func() int32 { return random.Int32N(limit) })
 		case tfbind.Int64:
-			a.Values = integers[int64](values, i, limit)
+			a.Values = filled(values, func() int64 { return random.Int64N(int64(limit)) })
 		case tfbind.Float32, tfbind.Float64, tfbind.Float16, tfbind.BFloat16:
-			a.Values = floats(values, i)
+			a.Values = filled(values, random.Float32)
 		default:
 			return b, option.Errorf("signature %s, input %s: no synthetic values of %s; give {Data.Path}", sig.Name, in.Name,
 				in.DType)
@@ -80,4 +55,12 @@ func Batch(sig *savedmodels.Signature, leading []int, limit uint32) (data.Batch,
 		b.Fields = append(b.Fields, data.Field{Name: in.Name, Array: a})
 	}
 	return b, nil
+}
+
+func filled[T any](n int, next func() T) []T {
+	values := make([]T, n)
+	for i := range values {
+		values[i] = next()
+	}
+	return values
 }

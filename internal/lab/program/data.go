@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"math/bits"
+	"reflect"
 
 	"steadyfit/data"
 	"steadyfit/savedmodels"
@@ -42,4 +43,24 @@ func Passes(ds data.Dataset, pass data.Pass) iter.Seq2[data.Batch, error] {
 			}
 		}
 	}
+}
+
+// Nested returns slices of slices that share the memory of a flat slice: a level per dimension, as in the documentation
+// of other bindings.
+func Nested(a data.Array) reflect.Value {
+	flat, shape := reflect.ValueOf(a.Values), a.Shape
+	if len(shape) == 1 {
+		return flat
+	}
+	t := flat.Type()
+	for range shape[1:] {
+		t = reflect.SliceOf(t)
+	}
+	part := flat.Len() / shape[0]
+	all := reflect.MakeSlice(t, shape[0], shape[0])
+	for i := range shape[0] {
+		values := flat.Slice3(i*part, (i+1)*part, (i+1)*part).Interface()
+		all.Index(i).Set(Nested(data.Array{Values: values, Shape: shape[1:]}))
+	}
+	return all
 }

@@ -1,5 +1,4 @@
-// Package runner runs the processes of the laboratory: [Job.Run] a program of the matrix under the runner of package
-// watch, and [Exec] a command of a benchmark.
+// Package runner runs the programs of the matrix under the runner of package watch.
 package runner
 
 import (
@@ -11,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -284,39 +282,4 @@ func (o *Observed) Excerpt() string {
 		return o.Log[i : i+logStore]
 	}
 	return o.Log[max(0, len(o.Log)-logStore):]
-}
-
-type Output struct {
-	Stdout  []byte
-	Log     string // the end of its standard error
-	Started time.Time
-	Seconds float64
-	CPU     time.Duration // processor time of the process, in user and system mode
-}
-
-// Exec runs a command to its end, for at most timeout; 0 is no limit.
-func Exec(ctx context.Context, timeout time.Duration, args []string, env ...string) (Output, error) {
-	if timeout > 0 {
-		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), env...)
-	var out bytes.Buffer
-	var log child.Tail
-	cmd.Stdout, cmd.Stderr = &out, &log
-	o := Output{Started: time.Now()}
-	err := cmd.Run()
-	o.Stdout, o.Log, o.Seconds = out.Bytes(), log.String(), time.Since(o.Started).Seconds()
-	if state := cmd.ProcessState; state != nil {
-		o.CPU = state.UserTime() + state.SystemTime()
-	}
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = errors.Join(cause, err)
-		}
-		err = fmt.Errorf("%w: %s", err, child.CauseLine(o.Log))
-	}
-	return o, err
 }

@@ -8,7 +8,7 @@
 //
 // FIELD.npy in the folder of the data has the batches of one epoch: steps x batch
 // samples. One epoch to warm up comes before the measured ones. The first fetch is the
-// loss. Prints one JSON object, measure.Sample in Go.
+// loss. Prints one JSON object, which BenchmarkTrain in internal/lab/bindings reads.
 //
 // With -steps 1 -mode predict, the program reads lines THREADS CALLS instead of training, runs
 // the calls on the batch in that many threads, and answers with its anonymous memory in bytes.
@@ -105,9 +105,9 @@ static void read_npy(Feed *f, const char *path) {
   fclose(file);
 }
 
-static int64_t now(clockid_t clock) {
+static int64_t now(void) {
   struct timespec t;
-  clock_gettime(clock, &t);
+  clock_gettime(CLOCK_MONOTONIC, &t);
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
@@ -248,13 +248,13 @@ int main(int argc, char **argv) {
     predictions((Calls){session, feeds, inputs, outputs, nfeeds, nfetches, 0});
     return 0;
   }
-  double times[MAX_EPOCHS], losses[2] = {0};  // of the first epoch and of the last
-  int64_t anon[MAX_EPOCHS], first = 0;
+  double times[MAX_EPOCHS], loss = 0;
+  int64_t anon[MAX_EPOCHS];
   Memory memory = {0};
   // Epoch -1 is the warm-up.
   for (long e = -1; e < epochs; e++) {
     double sum = 0;
-    int64_t start = now(CLOCK_MONOTONIC);
+    int64_t start = now();
     for (long s = 0; s < steps; s++) {
       for (int i = 0; i < nfeeds; i++) {
         size_t bytes = TF_TensorByteSize(feeds[i].tensor);
@@ -264,22 +264,21 @@ int main(int argc, char **argv) {
       check(status, "step");
       sum += *(float *)TF_TensorData(results[0]);
       for (int i = 0; i < nfetches; i++) TF_DeleteTensor(results[i]);
-      if (!first) first = now(CLOCK_REALTIME);
     }
-    losses[e >= 0] = sum / (double)steps;
-    if (e < 0) continue;
-    times[e] = (double)(now(CLOCK_MONOTONIC) - start) / (double)steps;
+    if (e < 0) {
+      loss = sum / (double)steps;
+      continue;
+    }
+    times[e] = (double)(now() - start) / (double)steps;
     // This is not timed: reading /proc takes about as long as a small step.
     memory = read_memory();
     anon[e] = memory.anon;
   }
-  printf("{\"steps\":%ld,\"step_ns\":[", steps * epochs);
+  printf("{\"step_ns\":[");
   for (long e = 0; e < epochs; e++) printf("%s%.1f", e ? "," : "", times[e]);
   printf("],\"anon_bytes\":[");
   for (long e = 0; e < epochs; e++) printf("%s%ld", e ? "," : "", anon[e]);
-  printf("],\"peak_bytes\":%ld,\"first_step_unix_ns\":%ld,"
-         "\"warmup_loss\":%.9g,\"last_loss\":%.9g,\"versions\":{\"tensorflow\":\"%s\"}}\n",
-         memory.peak, first, losses[0], losses[1], TF_Version());
+  printf("],\"peak_bytes\":%ld,\"warmup_loss\":%.9g}\n", memory.peak, loss);
 
   for (int i = 0; i < nfeeds; i++) {
     TF_DeleteTensor(feeds[i].tensor);

@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"steadyfit/data"
-	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/files"
 	"steadyfit/memory"
 	"steadyfit/savedmodels"
 	"steadyfit/serve"
@@ -26,8 +26,9 @@ import (
 // computes them.
 type calls func(goroutines, n int) (memory.Bytes, error)
 
-// BenchmarkServe predicts single samples in several goroutines or threads: with a C program (STEADYFIT_BENCH_C), with
-// the binding of the build tag, and with package serve. STEADYFIT_BENCH_MODEL is the model; its only input takes floats.
+// BenchmarkServe predicts single samples in several goroutines or threads: with the C program in the
+// folder STEADYFIT_BENCH, with the binding of the build tag, and with package serve. STEADYFIT_BENCH_MODEL is the model;
+// its only input takes floats.
 func BenchmarkServe(b *testing.B) {
 	var model *savedmodels.Model
 	var err error
@@ -81,6 +82,19 @@ func sample(in savedmodels.Tensor) data.Batch {
 	return data.Batch{Size: 1, Fields: []data.Field{{Name: in.Name, Array: data.Array{Shape: shape, Values: values}}}}
 }
 
+func writeArray(path string, a data.Array) error {
+	return files.Stream(path, func(out io.Writer) error {
+		w, err := data.NewWriter(out, ".npy", a.Shape[0])
+		if err == nil {
+			err = w.Write(data.Field{Array: a})
+		}
+		if err == nil {
+			err = w.Flush()
+		}
+		return err
+	})
+}
+
 // inGoroutines calls predict n times.
 func inGoroutines(predict func() error) calls {
 	return func(goroutines, n int) (memory.Bytes, error) {
@@ -101,18 +115,18 @@ func inGoroutines(predict func() error) calls {
 
 // withC starts the C program with a reused tensor for each thread.
 func withC(b *testing.B, m *savedmodels.Model, sig *savedmodels.Signature, x data.Batch) calls {
-	program, folder := os.Getenv("STEADYFIT_BENCH_C"), b.TempDir()
+	program, folder := os.Getenv("STEADYFIT_BENCH"), b.TempDir()
 	if program == "" {
-		b.Fatal("STEADYFIT_BENCH_C is not set: run make bench-serve")
+		b.Fatal("STEADYFIT_BENCH is not set: run make bench-serve")
 	}
-	if err := measure.WriteArray(filepath.Join(folder, "x.npy"), x.Fields[0].Array); err != nil {
+	if err := writeArray(filepath.Join(folder, "x.npy"), x.Fields[0].Array); err != nil {
 		b.Fatal(err)
 	}
 	args := []string{"-model", m.Dir, "-data", folder, "-feed", sig.DataInputs()[0].Op + "=x"}
 	for _, t := range sig.Outputs {
 		args = append(args, "-fetch", t.Op)
 	}
-	cmd := exec.Command(program, append(args, "-batch", "1", "-steps", "1", "-epochs", "1", "-mode", "predict")...)
+	cmd := exec.Command(filepath.Join(program, "cloop"), append(args, "-batch", "1", "-steps", "1", "-epochs", "1", "-mode", "predict")...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -32,27 +32,9 @@ func (f *function) nested(b data.Batch) rows {
 	r := rows{n: b.Size}
 	for _, t := range f.types {
 		a, _ := b.Field(t.Name)
-		r.columns = append(r.columns, nest(a))
+		r.columns = append(r.columns, program.Nested(a))
 	}
 	return r
-}
-
-// nest returns slices of slices that share the memory of a flat slice.
-func nest(a data.Array) reflect.Value {
-	flat, shape := reflect.ValueOf(a.Values), a.Shape
-	if len(shape) == 1 {
-		return flat
-	}
-	t := flat.Type()
-	for range shape[1:] {
-		t = reflect.SliceOf(t)
-	}
-	part := flat.Len() / shape[0]
-	all := reflect.MakeSlice(t, shape[0], shape[0])
-	for i := range shape[0] {
-		all.Index(i).Set(nest(data.Array{Values: flat.Slice3(i*part, (i+1)*part, (i+1)*part).Interface(), Shape: shape[1:]}))
-	}
-	return all
 }
 
 // batch returns the samples from..to without a copy.

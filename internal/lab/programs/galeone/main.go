@@ -7,15 +7,13 @@
 //
 //	galeone W4 --steps=24 --model=DIR ...
 //
-// runs the program of a workload (package program has the options). With flags only, it is a variant of the benchmark:
-//
-//	galeone -model DIR -data DIR -feed TENSOR=FIELD ... -fetch TENSOR ... -batch N -steps N -epochs N
-//
+// runs the program of a workload (package program has the options).
 // It links libtensorflow, and needs the build tag galeone and the settings in internal/lab/bench/galeone.env.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -34,11 +32,11 @@ const binding = "github.com/galeone/tensorflow/tensorflow/go"
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	work := func() { baseline(args, stdout, stderr) }
+	err := errors.New("expected the name of a workload and its options")
 	if len(args) > 0 && workloads[args[0]] != nil {
-		work = func() { program.Check(workload(args[0], args[1:], stdout)) }
+		err = program.Caught(func() { program.Check(workload(args[0], args[1:], stdout)) })
 	}
-	if err := program.Caught(work); err != nil {
+	if err != nil {
 		fmt.Fprintf(stderr, "%v\n", err)
 		return 1
 	}
