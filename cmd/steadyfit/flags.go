@@ -78,7 +78,7 @@ func newSettings() *settings {
 	s.Autotune, s.Supervise, s.CacheFeatures = train.On, train.ForBudget, train.Auto
 	s.Budget.Layer, s.Reset.Depth = memory.RSS, contract.ResetNone
 	s.watching.pairs = 3
-	s.plan.Runtimes, s.plan.Out, s.plan.Jobs, s.plan.Seed = []string{matrix.Go}, "out/matrix", 1, 1
+	s.plan.Runtimes, s.plan.Out, s.plan.Seed = []string{matrix.Go}, "out/matrix", 1
 	return s
 }
 
@@ -236,8 +236,6 @@ func (s *settings) measurementFlags() []flag {
 			newDuration(&s.plan.Within, 20*time.Second)},
 		{"pairs", "matrix", "runs per workload and remedy, each with a baseline run (default 5; 3 with --quick)", "",
 			newRange(&s.plan.Pairs, 1, 1000)},
-		{"jobs", "matrix", "number of runs at the same time; more than one distorts step times", "",
-			newRange(&s.plan.Jobs, 1, 1024)},
 		{"retry-failed", "matrix", "repeat the failed runs of an earlier, identical command", "", &s.plan.Again},
 		{"program", "matrix", "a program of yours to measure, such as train.py", "", &s.program},
 		{"python", "matrix", "Python with TensorFlow and Keras for the runtime keras (default: from make venv)", "",
@@ -369,7 +367,7 @@ func (s *settings) outputFlags() []flag {
 		{"out", "watch", "folder for an HTML page and the samples", "", &s.watching.out},
 		{"fail-on", "watch", "exit with 6 if a rule holds, such as leak,slope>64KiB/step,slope>1MiB/minute,peak>2GiB", "",
 			newValue("rule", "", s.setWatchRule)},
-		{"fail-on", "matrix", "exit with 6 if a rule holds, such as slope>64KiB/epoch,peak>1GiB,level>500MiB,leak", "",
+		{"fail-on", "matrix", "exit with 6 if a rule holds, such as slope>64KiB/epoch,peak>1GiB,leak", "",
 			newValue("rule", "", s.setRule)},
 		{"baseline", "watch", "file with the --json of an earlier run; exit with 6 if slope or peak are above it", "",
 			&s.watching.baseline},

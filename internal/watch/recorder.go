@@ -307,8 +307,8 @@ func (r *recorder) leaveOutExit() {
 
 // chosen returns the series to judge: that of the preferred kind with enough samples.
 func (r *recorder) chosen() (kind string, s *memory.Series) {
-	if r.lost {
-		return byTime, r.series[byTime]
+	if s := r.series[byTime]; r.lost && s != nil {
+		return byTime, s
 	}
 	for _, least := range []int{leastSamples, 1} {
 		for _, kind := range append(r.kinds(), byTime) {

@@ -487,6 +487,13 @@ func TestWatchEndedConnection(t *testing.T) {
 	assert.Equal(t, []*peer{first}, r.peers)
 }
 
+// A connection may be lost before a sample.
+func TestWatchLostConnection(t *testing.T) {
+	r := newRecorder(nil)
+	r.lost = true
+	assert.Zero(t, r.report().Samples)
+}
+
 // A program that is ended leaves no process behind.
 func TestWatchEndsAll(t *testing.T) {
 	r, text := run(t, Options{Within: 2 * time.Second}, "sh", "-c",

@@ -195,7 +195,7 @@ var remediesYAML []byte
 var sets = map[string]map[string][]string{
 	"$trainer": {
 		Go:      {"reset", "micro", "prefetch"},
-		Galeone: {"release", "reset"},
+		Galeone: {"release"},
 		Keras:   {"loop", "clear_session", "del", "eager", "jit", "data", "prefetch", "mixed"},
 	},
 }

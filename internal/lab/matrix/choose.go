@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"slices"
+	"time"
 
 	"steadyfit/option"
 )
@@ -18,8 +19,17 @@ var (
 	quickUser = []string{"trim", "system-allocator", "batch-half", "micro-4", "reload", "onednn-off"}
 )
 
-// quickPairs is the minimum number of pairs that gives useful intervals.
-const quickPairs = 3
+const (
+	// quickPairs is the minimum number of pairs that gives useful intervals.
+	quickPairs = 3
+	// quickTime is the time of a quick matrix without Plan.Within.
+	quickTime = 270 * time.Second
+	// quickSteps is the most steps of a run of the workload user.
+	quickSteps = 200
+)
+
+// quickLengths has the steps of a quick matrix, the fewest for a useful verdict, and its batches.
+var quickLengths = map[string]struct{ steps, batch int }{"W2": {48, 8}, "W4": {18, 8}, "S3": {28, 16}}
 
 // A run of the workload user has about userSamples samples, userEpochs epochs, and at least
 // UserLeast steps. Fewer samples would decide nothing.
@@ -50,9 +60,7 @@ func (p *Plan) Choose(workloads, remedies []string, steps, batch int) error {
 	wanted := append(slices.Clone(calibrated), workloads...)
 	for _, w := range Workloads() {
 		user := w.ID == User
-		if user {
-			w.Steps, w.Every, w.Epoch, w.Batch = steps, max(1, steps/userSamples), max(1, steps/userEpochs), batch
-		}
+		p.setLength(&w, steps, batch)
 		own := !user && w.ID != Program
 		if slices.Contains(wanted, w.ID) || all && (own || user && p.User != "") {
 			p.Workloads = append(p.Workloads, w)
@@ -72,6 +80,19 @@ func (p *Plan) Choose(workloads, remedies []string, steps, batch int) error {
 		return (all || slices.Contains(workloads, workload)) && chosen.Selects(runtime, workload, remedy)
 	}
 	return nil
+}
+
+// setLength sets the length of the workload user, and of the workloads of a quick matrix.
+func (p *Plan) setLength(w *Workload, steps, batch int) {
+	if p.Quick {
+		steps = min(steps, quickSteps)
+	}
+	if w.ID == User {
+		w.Steps, w.Every, w.Epoch, w.Batch = steps, max(1, steps/userSamples), max(1, steps/userEpochs), batch
+	}
+	if length, ok := quickLengths[w.ID]; ok && p.Quick {
+		w.Steps, w.Every, w.Epoch, w.Batch = length.steps, 1, length.steps/4, length.batch
+	}
 }
 
 // named returns the names in a plan with Quick, or those that are given.

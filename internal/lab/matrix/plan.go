@@ -50,19 +50,11 @@ type Plan struct {
 	// Pairs is the number of runs of each combination, each paired with a baseline run; 0 means
 	// 5. A comparison needs at least 2.
 	Pairs int
-	// Group is the number of remedies that share a baseline run; 0 means 8.
-	Group int
 	// Seed is the seed of the data and of the bootstrap.
 	Seed int64
-	// Limit is the memory limit of a child whose workload has none; 0 is no limit.
-	Limit memory.Bytes
 	// Timeout ends a child that sends no message for this long; 0 means two minutes.
 	Timeout time.Duration
-	// Jobs is the number of runs at the same time; 0 means 1. Parallel runs disturb each
-	// other's step times.
-	Jobs int
-	// Quick reduces steps and batches of the workloads by the measured speed of the machine, so
-	// that the matrix ends within Within, or in 4.5 minutes.
+	// Quick means a few remedies on shorter workloads, and 4.5 minutes if Within is 0.
 	Quick bool
 	// Within ends the matrix after this time, with the runs that are complete; 0 is no limit.
 	Within time.Duration
@@ -83,8 +75,7 @@ type Plan struct {
 	// be nil.
 	Progress func(Progress)
 
-	inputs    inputs
-	limitKind string // as runner.LimitKind returns it
+	inputs string // as readInputs returns them
 }
 
 // Progress is the progress of a matrix.
@@ -102,9 +93,6 @@ func (p *Plan) defaults() {
 	if p.Pairs == 0 {
 		p.Pairs = 5
 	}
-	if p.Group == 0 {
-		p.Group = 8
-	}
 	if p.Timeout == 0 {
 		p.Timeout = 2 * time.Minute
 	}
@@ -116,19 +104,15 @@ func (p *Plan) defaults() {
 	}
 }
 
+// groupSize is the number of remedies that share a baseline run.
+const groupSize = 8
+
 type job struct {
 	runtime     string
 	workload    Workload
 	remedy      Remedy
 	pair, group int
 	variants    []string // the remedies of the group
-}
-
-// together reports whether two jobs belong to the same pair of the same group, and thus run one
-// after the other.
-func (j job) together(other job) bool {
-	return j.runtime == other.runtime && j.workload.ID == other.workload.ID && j.pair == other.pair &&
-		j.group == other.group
 }
 
 type combinationID struct{ runtime, workload, remedy string }
@@ -161,7 +145,7 @@ func (p *Plan) expand() (jobs []job, settled map[combinationID]Combination) {
 				}
 				remedies = append(remedies, r)
 			}
-			groups := slices.Collect(slices.Chunk(remedies, p.Group))
+			groups := slices.Collect(slices.Chunk(remedies, groupSize))
 			if len(groups) == 0 {
 				groups = [][]Remedy{nil}
 			}
@@ -261,7 +245,7 @@ func (p *Plan) refuseOptions(runtime string, w Workload, r Remedy) (compare.Effe
 // run returns the process of a job, without the folder for its files.
 func (p *Plan) run(j job) (runner.Job, error) {
 	w, r := j.workload, j.remedy
-	run := runner.Job{Args: p.Commands[j.runtime].Args, Every: w.Every, Change: r.Change, Limit: p.limit(w),
+	run := runner.Job{Args: p.Commands[j.runtime].Args, Every: w.Every, Change: r.Change, Limit: memory.Bytes(w.Limit),
 		Timeout: p.Timeout, GPU: p.GPU}
 	if j.runtime == Keras && w.Mark != "" {
 		run.Mark = regexp.MustCompile(w.Mark)
@@ -320,7 +304,7 @@ func (p *Plan) arguments(j job) ([]string, error) {
 		}
 		options["config"] = hex.EncodeToString(config)
 	}
-	if j.runtime == Go && p.limit(w) == 0 { // tracing could fail a run that survived all its steps
+	if j.runtime == Go && w.Limit == 0 { // tracing could fail a run that survived all its steps
 		options["trace"] = "1"
 	}
 	for _, name := range slices.Sorted(maps.Keys(options)) {
@@ -333,25 +317,13 @@ func (p *Plan) arguments(j job) ([]string, error) {
 
 // key identifies a job with everything that its outcome depends on.
 func (p *Plan) key(j job, run runner.Job) (string, error) {
-	user, limitKind := "", ""
-	if j.workload.ID == User {
-		user = p.inputs.user
-	}
-	if run.Limit > 0 {
-		limitKind = p.limitKind
-	}
 	text, err := json.Marshal([]any{
-		j.runtime, j.remedy.ID, p.Commands[j.runtime].Identity, j.pair, j.group, j.variants, max(p.Jobs, 1),
-		run.Args, run.Every, run.Change, run.Env, run.Limit, limitKind, j.workload.Budget,
-		p.inputs.runtimes[j.runtime], user, p.inputs.machine, p.inputs.variables,
+		j.runtime, j.remedy.ID, p.Commands[j.runtime].Identity, j.pair, j.group, j.variants, run.Args, run.Every, run.Change,
+		run.Env, run.Limit, j.workload.Budget, p.inputs,
 	})
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:12]), nil
-}
-
-func (p *Plan) limit(w Workload) memory.Bytes {
-	return cmp.Or(memory.Bytes(w.Limit), p.Limit)
 }

@@ -48,6 +48,26 @@ func TestMicroBatchesPromiseNoMoreThanOneUpdate(t *testing.T) {
 	}
 }
 
+// A quick matrix has its own remedies, on shorter workloads.
+func TestQuick(t *testing.T) {
+	p := Plan{Quick: true, User: "model"}
+	require.NoError(t, p.Choose(nil, nil, 1000, 16))
+	user := p.Workloads[len(p.Workloads)-1]
+	assert.Equal(t, []int{200, 2, 20, 16}, []int{user.Steps, user.Every, user.Epoch, user.Batch})
+	p = Plan{Quick: true}
+	require.NoError(t, p.Choose(nil, nil, 1000, 32))
+	assert.Equal(t, 3, p.Pairs)
+	p.defaults()
+	assert.Equal(t, quickTime, p.Within)
+	for _, w := range p.Workloads {
+		full, err := FindWorkload(w.ID)
+		require.NoError(t, err)
+		assert.Equal(t, w.ID == "W0" || w.ID == "W1", w.Steps == full.Steps, w.ID)
+		assert.GreaterOrEqual(t, w.Steps/w.Every, 16, "%s: too few samples for a slope", w.ID)
+	}
+	require.ErrorContains(t, p.Choose([]string{"W0"}, nil, 1000, 32), "has its own workloads and remedies")
+}
+
 // A plan whose remedies change nothing is refused before its baselines run for hours.
 func TestInapplicable(t *testing.T) {
 	user, err := FindWorkload(User)

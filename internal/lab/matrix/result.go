@@ -42,11 +42,6 @@ type Settings struct {
 	Seed       int64   `json:"seed"`
 	Confidence float64 `json:"confidence"`
 	Quick      bool    `json:"quick"`
-	Jobs       int     `json:"jobs"`
-	// Limit is Plan.Limit in bytes. LimitKind is "control group" or "RLIMIT_DATA"; empty if no
-	// child has a limit.
-	Limit     int64  `json:"limit_bytes,omitempty"`
-	LimitKind string `json:"limit_kind,omitempty"`
 	// Timeout and Within are Plan.Timeout and Plan.Within in seconds.
 	Timeout float64 `json:"timeout_seconds"`
 	Within  float64 `json:"within_seconds,omitempty"`

@@ -3,8 +3,8 @@ package matrix
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
-	"strings"
 
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/texts"
@@ -14,41 +14,31 @@ import (
 // errRule means that the text of a rule is invalid.
 var errRule = errors.New("not a rule")
 
-// Rule limits the memory of workloads without a remedy, for continuous integration:
-// "slope>64KiB/epoch", "slope>1KiB/step", "peak>1GiB", "level>500MiB", or "leak".
+// Rule limits the memory of workloads without a remedy, for continuous integration: "slope>64KiB/epoch",
+// "slope>1KiB/step", "peak>1GiB", or "leak".
 type Rule struct {
-	amount string // "slope", "peak", "level" or "leak"
+	amount string // "slope", "peak" or "leak"
+	per    string // "step" or "epoch", of a slope
 	limit  memory.Bytes
-	epoch  bool // the limit of a slope is per epoch rather than per step
 }
+
+var ruleText = regexp.MustCompile(`^(?:(leak)|(slope)>(.+)/(step|epoch)|(peak)>([^/]+))$`)
 
 // ParseRule parses the text of a rule.
 func ParseRule(text string) (Rule, error) {
-	wrong := func(why string) (Rule, error) {
-		return Rule{}, fmt.Errorf("%w: %q: %s; expected slope>64KiB/epoch, slope>1KiB/step, peak>1GiB, level>500MiB or leak",
-			errRule, text, why)
+	m := ruleText.FindStringSubmatch(text)
+	if m == nil {
+		return Rule{}, fmt.Errorf("%w: %q; expected slope>64KiB/epoch, slope>1KiB/step, peak>1GiB or leak", errRule, text)
 	}
-	if text == "leak" {
-		return Rule{amount: text}, nil
-	}
-	amount, size, ok := strings.Cut(text, ">")
-	if !ok {
-		return wrong("no >")
-	}
-	r := Rule{amount: strings.TrimSpace(amount)}
-	size, per, _ := strings.Cut(size, "/")
-	switch {
-	case r.amount == "slope" && (per == "step" || per == "epoch"):
-		r.epoch = per == "epoch"
-	case (r.amount == "peak" || r.amount == "level") && per == "":
-	default:
-		return wrong("the amount and the unit after / do not belong together")
+	r := Rule{amount: m[1] + m[2] + m[5], per: m[4]}
+	if r.amount == "leak" {
+		return r, nil
 	}
 	var err error
-	if r.limit, err = texts.ParseBytes[memory.Bytes](size); err != nil {
-		return Rule{}, fmt.Errorf("%w: %q: %w", errRule, text, err)
+	if r.limit, err = texts.ParseBytes[memory.Bytes](m[3] + m[6]); err != nil {
+		err = fmt.Errorf("%w: %q: %w", errRule, text, err)
 	}
-	return r, nil
+	return r, err
 }
 
 // Check returns a sentence for each workload that breaks the rule, and a sentence for each workload
@@ -106,61 +96,52 @@ func (r Rule) judge(result *Result, c, old *Combination, epoch float64) (breaks,
 		return fmt.Sprintf("%d of %d runs crashed: %s", len(c.Crashes), len(c.Runs), c.Crashes[0]), ""
 	case c.Verdict.Kind == memlayer.Crash:
 		return c.Verdict.String(), ""
-	case r.amount == "leak" && c.Verdict.Kind == memory.Leak:
-		if old != nil && old.Verdict != nil && old.Verdict.Kind == memory.Leak {
-			return "", ""
-		}
-		return c.Verdict.String() + more, ""
-	case r.amount == "leak":
+	case r.amount == "leak" && c.Verdict.Kind != memory.Leak:
 		return "", mayLeak(result, c)
-	case r.amount == "slope":
-		return r.judgeSlope(c, old, epoch, more)
+	case r.amount == "leak" && old != nil && old.Verdict != nil && old.Verdict.Kind == memory.Leak:
+		return "", ""
+	case r.amount == "leak":
+		return c.Verdict.String() + more, ""
 	}
-	amount := func(f Figures) *int64 {
-		if r.amount == "level" {
-			return f.Level
+	now, ok := r.measured(c, epoch)
+	if !ok {
+		return "", fmt.Sprintf("its %s was not measured: %s", r.amount, c.Verdict)
+	}
+	if old != nil {
+		before, ok := r.measured(old, epoch)
+		if !ok {
+			return "", fmt.Sprintf("the baseline has no %s", r.amount)
 		}
-		return f.Peak
+		now = memory.Interval{Estimate: now.Estimate - before.Estimate, Low: now.Low - before.High,
+			High: now.High - before.Low}
 	}
-	value := memory.Bytes(0)
-	switch now := amount(c.Figures); {
-	case now == nil:
-		return "", fmt.Sprintf("its %s was not measured", r.amount)
-	case old != nil && amount(old.Figures) == nil:
-		return "", fmt.Sprintf("the baseline has no %s", r.amount)
-	case old != nil:
-		value = memory.Bytes(*now - *amount(old.Figures))
-	default:
-		value = memory.Bytes(*now)
-	}
-	if value > r.limit {
-		breaks = fmt.Sprintf("%s of %v is above %v%s", r.amount, value, r.limit, more)
-	}
-	return breaks, ""
-}
-
-// judgeSlope is judge for slopes. It subtracts the slope of the baseline.
-func (r Rule) judgeSlope(c, old *Combination, epoch float64, more string) (breaks, open string) {
-	scale, per := 1.0, "step"
-	if r.epoch {
-		scale, per = epoch, "epoch"
-	}
-	slope := c.Verdict.Slope
-	if old != nil && old.Verdict != nil {
-		slope.Low -= old.Verdict.Slope.High
-		slope.High -= old.Verdict.Slope.Low
-		slope.Estimate -= old.Verdict.Slope.Estimate
+	per := ""
+	if r.per != "" {
+		per = " per " + r.per
 	}
 	switch limit := float64(r.limit); {
-	case slope.Low*scale > limit:
-		return fmt.Sprintf("slope of %v per %s is above %v%s", memory.Bytes(slope.Estimate*scale), per, r.limit, more), ""
-	case c.Verdict.NoiseFloor == 0:
-		return "", fmt.Sprintf("its slope was not measured: %s", c.Verdict)
-	case limit < slope.High*scale:
-		return "", fmt.Sprintf("its slope is between %v and %v per %s, which may be above %v", memory.Bytes(slope.Low*scale),
-			memory.Bytes(slope.High*scale), per, r.limit)
+	case now.Low > limit:
+		breaks = fmt.Sprintf("%s of %v%s is above %v%s", r.amount, memory.Bytes(now.Estimate), per, r.limit, more)
+	case now.High > limit:
+		open = fmt.Sprintf("its %s is between %v and %v%s, which may be above %v", r.amount, memory.Bytes(now.Low),
+			memory.Bytes(now.High), per, r.limit)
 	}
-	return "", ""
+	return breaks, open
+}
+
+// measured returns the amount of a combination that the rule limits.
+func (r Rule) measured(c *Combination, epoch float64) (i memory.Interval, ok bool) {
+	switch {
+	case r.amount == "peak" && c.Figures.Peak != nil:
+		peak := float64(*c.Figures.Peak)
+		return memory.Interval{Estimate: peak, Low: peak, High: peak}, true
+	case r.amount == "peak" || c.Verdict == nil || c.Verdict.NoiseFloor == 0: // a verdict without a slope has no noise
+		return i, false
+	case r.per == "step":
+		epoch = 1
+	}
+	s := c.Verdict.Slope
+	return memory.Interval{Estimate: s.Estimate * epoch, Low: s.Low * epoch, High: s.High * epoch}, true
 }
 
 // mayLeak returns why a combination without the verdict leak may leak; empty if it does not.

@@ -10,10 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
-
-	"gonum.org/v1/gonum/stat"
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/machine"
@@ -24,6 +21,11 @@ import (
 	"steadyfit/internal/watch"
 	"steadyfit/memory"
 )
+
+// errTime ends the runs when Plan.Within is over, except for the time that writing the reports takes.
+var errTime = errors.New("the time of the matrix is over")
+
+const reserve = 5 * time.Second
 
 // Run runs a plan and returns the result of all complete runs, including those of earlier
 // calls. An error means that the matrix could not continue: ctx ended, a child could not be
@@ -46,16 +48,7 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 		defer stop()
 	}
 	var err error
-	if p.Quick {
-		p.Workloads = slices.Clone(p.Workloads)
-		if err := p.shorten(ctx); err != nil {
-			return nil, err
-		}
-	}
 	if p.inputs, err = p.readInputs(); err != nil {
-		return nil, err
-	}
-	if p.limitKind, err = p.kindOfLimit(); err != nil {
 		return nil, err
 	}
 	jobs, settled := p.expand()
@@ -66,8 +59,8 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	defer store.close()
 
 	r := &Result{Schema: schemaVersion, Version: p.Version, Started: started, Environment: machine.Read(p.GPUs),
-		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: stats.Confidence, Quick: p.Quick, Jobs: max(p.Jobs, 1),
-			Limit: int64(p.Limit), LimitKind: p.limitKind, Timeout: p.Timeout.Seconds(), Within: p.Within.Seconds()}}
+		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: stats.Confidence, Quick: p.Quick,
+			Timeout: p.Timeout.Seconds(), Within: p.Within.Seconds()}}
 	d := &doing{plan: &p, jobs: jobs, end: end, store: store, variables: newVariables(&p),
 		results: make([]*RunResult, len(jobs)), reused: make([]bool, len(jobs))}
 	d.report(RunResult{ID: -1})
@@ -89,7 +82,6 @@ type doing struct {
 	jobs []job
 	end  time.Time // zero without Plan.Within
 
-	mu        sync.Mutex // guards the fields below
 	store     *store
 	variables *variables
 	results   []*RunResult // by ID; nil if it is not done
@@ -112,87 +104,38 @@ func (d *doing) report(run RunResult) {
 	d.plan.Progress(p)
 }
 
-// left estimates the time of the remaining runs from the mean time of complete runs of the same
-// workload, or else of all complete runs.
+// left estimates the time of the remaining runs from the mean time of the runs of this process.
 func (d *doing) left() time.Duration {
-	type id struct{ runtime, workload string }
-	times := make(map[id][]float64)
-	var all []float64
+	seconds, done, remaining := 0.0, 0, 0
 	for n, run := range d.results {
-		if run != nil && !d.reused[n] {
-			key := id{run.Runtime, run.Workload}
-			times[key], all = append(times[key], run.Seconds), append(all, run.Seconds)
+		switch {
+		case run == nil:
+			remaining++
+		case !d.reused[n]:
+			done++
+			seconds += run.Seconds
 		}
 	}
-	if all == nil {
-		return 0
-	}
-	seconds := 0.0
-	for n, j := range d.jobs {
-		if d.results[n] != nil {
-			continue
-		}
-		own := times[id{j.runtime, j.workload.ID}]
-		if own == nil {
-			own = all
-		}
-		seconds += stat.Mean(own, nil)
-	}
-	left := time.Duration(seconds / float64(max(d.plan.Jobs, 1)) * float64(time.Second))
+	left := time.Duration(float64(remaining) * seconds / float64(max(done, 1)) * float64(time.Second))
 	if !d.end.IsZero() {
 		left = min(left, max(time.Until(d.end), 0))
 	}
 	return left
 }
 
-// all does every job, up to Plan.Jobs pairs of runs at the same time. It ends at the first
-// error.
+// all does every job. It ends at the first error.
 func (d *doing) all(ctx context.Context) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	ids := make([]int, len(d.jobs))
-	for id := range ids {
-		ids[id] = id
-	}
-	pairs := make(chan []int)
-	var workers sync.WaitGroup
-	for range max(d.plan.Jobs, 1) {
-		workers.Go(func() {
-			for pair := range pairs {
-				for _, id := range pair {
-					if err := d.one(ctx, id); err != nil {
-						stop(err)
-						return
-					}
-				}
-			}
-		})
-	}
-	for len(ids) > 0 && ctx.Err() == nil {
-		n := slices.IndexFunc(ids, func(id int) bool { return !d.jobs[id].together(d.jobs[ids[0]]) })
-		if n < 0 {
-			n = len(ids)
+	for id, j := range d.jobs {
+		run, reused, err := d.plan.one(ctx, id, j, d)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
-		select {
-		case pairs <- ids[:n]:
-			ids = ids[n:]
-		case <-ctx.Done():
+		if err != nil {
+			return err
 		}
+		d.results[id], d.reused[id] = run, reused
+		d.report(*run)
 	}
-	close(pairs)
-	workers.Wait()
-	return context.Cause(ctx)
-}
-
-func (d *doing) one(ctx context.Context, id int) error {
-	run, reused, err := d.plan.one(ctx, id, d.jobs[id], d)
-	if err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.results[id], d.reused[id] = run, reused
-	d.report(*run)
 	return nil
 }
 
@@ -224,17 +167,6 @@ func (p *Plan) check() error {
 		}
 	}
 	return nil
-}
-
-func (p *Plan) kindOfLimit() (kind string, err error) {
-	for _, w := range p.Workloads {
-		for _, runtime := range p.Runtimes {
-			if size := p.limit(w.For(runtime)); size > 0 && err == nil {
-				kind, err = runner.LimitKind(size)
-			}
-		}
-	}
-	return kind, err
 }
 
 func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Observed, error) {
@@ -273,9 +205,7 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 	if err != nil {
 		return nil, false, err
 	}
-	d.mu.Lock()
 	run, ok := d.store.runs[key]
-	d.mu.Unlock()
 	if ok && !(run.Failure != "" && p.Again) {
 		run.ID = id
 		run.judge(j.workload, uint64(p.Seed))
@@ -291,8 +221,6 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 		Key: key, Started: started, Seconds: time.Since(started).Seconds(),
 		Phases: o.Phases, Facts: o.Facts, Series: &o.Series, Failure: o.Failure, Cause: o.Cause,
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if run.Failure != "" {
 		run.Log = o.Excerpt()
 	} else if run.Cause, run.Unverified = p.verify(j, o, d.variables); run.Cause != "" {

@@ -88,7 +88,7 @@ var mapped = regexp.MustCompile(`/\S*/libtensorflow\S*`)
 
 // whyUntraced returns the reason why a run has no traced step.
 func (p *Plan) whyUntraced(j job) string {
-	if p.limit(j.workload) > 0 {
+	if j.workload.Limit > 0 {
 		return "no step is traced under a memory limit"
 	}
 	return "its step cannot be traced"

@@ -218,8 +218,6 @@ type Loop struct {
 	Untrained bool
 	// Epoch is called after step n at the end of each epoch except the last one. It may be nil.
 	Epoch func(ctx context.Context, n int)
-	// Steps does all steps, and calls after for each. If it is nil, Step does them.
-	Steps func(ctx context.Context, after func(ctx context.Context, n int, loss float64) error)
 	// Trace makes the next steps store a serialized RunMetadata in *into. It is nil if steps cannot be traced.
 	Trace func(into *[]byte)
 }
@@ -291,12 +289,6 @@ func (p *Program) work(ctx context.Context, open func(context.Context) *Loop) er
 }
 
 func (p *Program) steps(ctx context.Context, l *Loop) {
-	if l.Steps != nil {
-		l.Steps(ctx, func(ctx context.Context, n int, loss float64) error {
-			return Caught(func() { p.after(ctx, l, n, loss) })
-		})
-		return
-	}
 	for n := p.From + 1; n <= p.Steps; n++ {
 		loss, err := step(ctx, l, n)
 		if err != nil {

@@ -34,34 +34,18 @@ func newS3(ctx context.Context, b *run) *program.Loop {
 		}
 		return b.passes(data.Prefetch(g, prefetch), most, b.From)
 	}
-	if input == "tensor" {
+	if input == "tensor" && b.Int("micro", 1) == 1 { // only the session of a trainer makes micro-batches
 		b.Choice("release", "close")
-		micro := b.Int("micro", 1)
-		t := b.tensorTrainer(micro)
+		t := b.tensorTrainer()
 		next := take(program.Must(synth.New(t.model, t.model.Roles.Train, b.Seed)))
-		return t.loop(func(ctx context.Context, _ int) float64 { return trainParts(ctx, t, next(ctx), micro) })
+		return t.loop(func(ctx context.Context, _ int) float64 {
+			set := program.Must(tensorsOf(t.inputs, next(ctx)))
+			defer set.close()
+			return t.train(ctx, set)
+		})
 	}
 	t := b.trainer(ctx)
 	return t.loop(take(t.synth()))
-}
-
-// trainParts creates tensors for each part of a batch, trains on them, and closes them.
-func trainParts(ctx context.Context, t *tensorTrainer, batch data.Batch, parts int) (loss float64) {
-	n := min(parts, batch.Size)
-	for i := range n {
-		from, to := i*batch.Size/n, (i+1)*batch.Size/n
-		part := batch
-		if n > 1 {
-			part = batch.Slice(from, to)
-		}
-		set := program.Must(tensorsOf(t.whole.inputs, part))
-		loss += t.train(ctx, set) * float64(to-from) / float64(batch.Size)
-		set.close()
-	}
-	if parts > 1 {
-		t.run(ctx, t.apply, nil)
-	}
-	return loss
 }
 
 // augmentation flips, crops and brightens images. Each of the three creates a new image, as in

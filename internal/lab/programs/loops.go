@@ -3,13 +3,10 @@ package programs
 import (
 	"context"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 
 	"steadyfit/data"
-	"steadyfit/fit"
 	"steadyfit/internal/inputs"
-	"steadyfit/internal/lab/mustcompile"
 	"steadyfit/internal/lab/program"
 	"steadyfit/savedmodels"
 )
@@ -47,28 +44,18 @@ func newValidated(ctx context.Context, b *run) *program.Loop {
 	return l
 }
 
-// newS0 trains on a large dataset in memory, streamed from files, or in the graph.
+// newS0 trains on a large dataset in memory, or streamed from files.
 func newS0(ctx context.Context, b *run) *program.Loop {
-	where, rows := b.Choice("data", "memory", "disk", "graph"), b.Int("rows", 1_000_000)
+	where, rows := b.Choice("data", "memory", "disk"), b.Int("rows", 1_000_000)
 	if where == "memory" {
 		_, l := b.inMemory(ctx, rows)
 		return l
 	}
 	prefetch := b.Int("prefetch", 0)
 	t := b.trainer(ctx)
-	if where == "graph" {
-		return t.loop(b.pipeline(ctx, t.synth(), rows, 0, prefetch).take)
-	}
 	ds := program.Must(t.synth().Stream(rows, b.Scratch))
 	b.OnClose(ds.Close)
 	return t.loop(b.passes(data.Prefetch(ds, prefetch), b.Batch, b.From))
-}
-
-// newW11 trains from a shuffling pipeline in the graph.
-func newW11(ctx context.Context, b *run) *program.Loop {
-	shuffle, prefetch := b.Int("shuffle", 1000), b.Int("prefetch", 0)
-	t := b.trainer(ctx)
-	return t.loop(b.pipeline(ctx, t.synth(), b.Samples, shuffle, prefetch).take)
 }
 
 // newS4 keeps the metrics of each step by name, like a logging callback.
@@ -116,7 +103,7 @@ func newW9(ctx context.Context, b *run) *program.Loop {
 	slices.Reverse(order)
 	model := b.OpenModel()
 	if jit == "on" {
-		model = program.Must(mustcompile.Copy(model, filepath.Join(b.Scratch, "compiled")))
+		model = b.compiled(model)
 	}
 	t := b.trainerOf(ctx, model)
 	s := t.synth()
@@ -134,41 +121,15 @@ func newW9(ctx context.Context, b *run) *program.Loop {
 // userSamples is the number of generated samples without a dataset of the user.
 const userSamples = 1024
 
-// newUser trains the user's model with package fit.
+// newUser trains the user's model.
 func newUser(ctx context.Context, b *run) *program.Loop {
 	prefetch := b.Int("prefetch", 0)
 	t := b.trainer(ctx)
-	spec, whole := b.Program, b.WholeBatch()
-	var memory *data.InMemory
-	if spec.Data != "" {
-		memory = program.Must(openData(spec.Data, t.model))
-	} else {
-		memory = t.samples(max(userSamples, whole))
+	memory := t.samples(max(userSamples, b.WholeBatch()))
+	if b.Data != "" {
+		memory = program.Must(openData(b.Data, t.model))
 	}
-	ds := data.Prefetch(memory, prefetch)
-	// Another process continues at the next epoch of the fit.Loop. So an epoch of the loop is
-	// an epoch of the run, or a shorter pass of whole batches.
-	epoch := min(spec.Epoch, max(1, (ds.Len()+whole-1)/whole))
-	l := t.loop(b.passes(memory, spec.Batch, 0)) // for the traced step
-	l.Steps = func(ctx context.Context, after func(context.Context, int, float64) error) {
-		first := spec.From / epoch
-		f := &fit.Loop{Session: t, Batch: spec.Batch, InitialEpoch: first, Epochs: first + spec.Steps/epoch + 1,
-			StepsPerEpoch: epoch}
-		n := spec.From
-		f.Hook(fit.Hook{Name: "sample", Step: func(ctx context.Context, s *fit.State) error {
-			n++
-			if err := after(ctx, n, s.Values[0]); err != nil {
-				return err
-			}
-			if n >= spec.Steps {
-				s.Stop("the last step is done")
-			}
-			return nil
-		}})
-		_, err := f.Run(ctx, ds)
-		program.Check(err)
-	}
-	return l
+	return t.loop(b.passes(data.Prefetch(memory, prefetch), b.Batch, b.From))
 }
 
 // openData reads the user's data, with images and tables converted for the model.

@@ -31,7 +31,6 @@ var programs = map[string]func(context.Context, *run) *program.Loop{
 	"W8":   newW8,
 	"W9":   newW9,
 	"W10":  newW10,
-	"W11":  newW11,
 	"W12":  newW12,
 	"S0":   newS0,
 	"S1":   newValidated,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"reflect"
 
 	"steadyfit/data"
 	"steadyfit/internal/contract"
@@ -95,10 +94,10 @@ func newW2(ctx context.Context, b *run) *program.Loop {
 		return t.loop(b.passes(t.samples(b.Batch), b.Batch, 0))
 	}
 	release := b.Choice("release", "gc", "close", "drop")
-	t := b.tensorTrainer(1)
+	t := b.tensorTrainer()
 	batch := b.batch(t.model, t.model.Roles.Train, b.Batch)
 	return t.loop(func(ctx context.Context, _ int) float64 {
-		set := program.Must(tensorsOf(t.whole.inputs, batch))
+		set := program.Must(tensorsOf(t.inputs, batch))
 		loss := t.train(ctx, set)
 		if release == "close" {
 			set.close()
@@ -122,31 +121,29 @@ func (b *run) batch(model *savedmodels.Model, signature string, n int) data.Batc
 type tensorTrainer struct {
 	model   *savedmodels.Model
 	session *tfbind.Session
-	whole   signature // the train step, or its gradients with micro-batches
-	apply   signature
-	traced  *[]byte // where train writes a trace; nil for none
-}
-
-type signature struct {
 	inputs  []savedmodels.Tensor
 	feeds   []tfbind.Output
-	fetches []tfbind.Output
+	fetches []tfbind.Output // the loss
+	traced  *[]byte         // where train writes a trace; nil for none
 }
 
-func (b *run) tensorTrainer(micro int) *tensorTrainer {
+func (b *run) tensorTrainer() *tensorTrainer {
 	t := &tensorTrainer{model: b.OpenModel()}
 	program.Check(t.model.CheckTrainable(false))
-	b.checkMicro(t.model, session.Options{}, micro)
 	var err error
 	t.session, err = tfbind.LoadSavedModel(t.model.Dir, t.model.Tags, b.Config)
 	program.Check(err)
 	b.OnClose(func() error { return t.session.Close() })
-	first := t.model.Roles.Train
-	if micro > 1 {
-		first = t.model.Roles.Gradients
-		t.apply = t.signature(t.model.Roles.Apply, "")
+	sig := program.Must(t.model.Signature(t.model.Roles.Train))
+	t.inputs = sig.DataInputs()
+	if len(t.inputs) != len(sig.Inputs) {
+		program.Check(fmt.Errorf("signature %s takes reserved inputs, which this loop does not feed", sig.Name))
 	}
-	t.whole = t.signature(first, contract.OutputLoss)
+	var names []string
+	for _, in := range t.inputs {
+		names = append(names, in.Op)
+	}
+	t.feeds, t.fetches = outputs(t.session, names...), outputs(t.session, sig.Output(contract.OutputLoss).Op)
 	return t
 }
 
@@ -154,51 +151,23 @@ func (t *tensorTrainer) loop(step func(ctx context.Context, n int) float64) *pro
 	return &program.Loop{Step: step, Trace: func(into *[]byte) { t.traced = into }}
 }
 
-// signature finds the inputs of a signature and an output. An empty output means any.
-func (t *tensorTrainer) signature(name, output string) (s signature) {
-	sig := program.Must(t.model.Signature(name))
-	s.inputs = sig.DataInputs()
-	if len(s.inputs) != len(sig.Inputs) {
-		program.Check(fmt.Errorf("signature %s takes reserved inputs, which this loop does not feed", name))
-	}
-	fetch := sig.Output(output)
-	if output == "" && len(sig.Outputs) > 0 {
-		fetch = &sig.Outputs[0]
-	}
-	if fetch == nil {
-		program.Check(fmt.Errorf("signature %s has no output %q", name, output))
-	}
-	var names []string
-	for _, in := range s.inputs {
-		names = append(names, in.Op)
-	}
-	found := outputs(t.session, append(names, fetch.Op)...)
-	s.feeds, s.fetches = found[:len(names):len(names)], found[len(names):]
-	return s
-}
-
 func (t *tensorTrainer) train(ctx context.Context, set tensors) float64 {
-	if t.traced == nil {
-		return t.run(ctx, t.whole, set)
+	if t.traced != nil {
+		step := program.Must(t.session.Prepare(t.feeds, t.fetches))
+		defer step.Close()
+		for i, x := range set {
+			program.Check(step.Set(i, program.Must(x.Slice(nil)), x.Shape()...))
+		}
+		*t.traced = program.Must(step.Trace(ctx))
+		return program.Must(step.Float(0))
 	}
-	step := program.Must(t.session.Prepare(t.whole.feeds, t.whole.fetches))
-	defer step.Close()
-	for i, x := range set {
-		program.Check(step.Set(i, program.Must(x.Slice(nil)), x.Shape()...))
-	}
-	*t.traced = program.Must(step.Trace(ctx))
-	return program.Must(step.Float(0))
-}
-
-func (t *tensorTrainer) run(ctx context.Context, s signature, set tensors) float64 {
 	feeds := make(tfbind.Feeds, len(set))
 	for i, x := range set {
-		feeds[s.feeds[i]] = x
+		feeds[t.feeds[i]] = x
 	}
-	out := program.Must(t.session.Run(ctx, feeds, s.fetches))
+	out := program.Must(t.session.Run(ctx, feeds, t.fetches))
 	defer out.Close()
-	value := reflect.ValueOf(program.Must(out[0].Slice(nil))).Index(0)
-	return value.Convert(reflect.TypeFor[float64]()).Float()
+	return float64(program.Must(out[0].Slice(nil)).([]float32)[0])
 }
 
 // newW4 loads the SavedModel for each step. With reuse, newW4 loads the model once and then only

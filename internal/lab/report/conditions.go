@@ -79,10 +79,7 @@ func conditions(r *matrix.Result) []fact {
 		{"Variables", cmp.Or(strings.Join(variables, " "), "none that a measurement depends on")},
 		{"Load before and after", fmt.Sprintf("%.2f, %.2f", e.LoadBefore, e.LoadAfter)},
 		{"Settings", facts(texts.Count(s.Pairs, "pair")+" per remedy", fmt.Sprintf("seed %d", s.Seed),
-			fmt.Sprintf("intervals of slopes at %g%%", 100*cmp.Or(s.Confidence, stats.Confidence)), when(s.Quick, "quick"),
-			when(s.Jobs > 1, fmt.Sprintf("%d runs at a time", s.Jobs)))},
-		{"Memory limit of a run", facts(cmp.Or(inBytes(s.Limit), "none, or that of the workload"),
-			when(s.LimitKind != "", "enforced by "+s.LimitKind))},
+			fmt.Sprintf("intervals of slopes at %g%%", 100*cmp.Or(s.Confidence, stats.Confidence)), when(s.Quick, "quick"))},
 	}
 }
 

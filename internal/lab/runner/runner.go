@@ -85,14 +85,16 @@ var (
 	ErrOutside = errors.New("ended from outside the matrix")
 )
 
-// Run runs the job. An error has a cause outside the program: it cannot start, the limit cannot be set, a disk is full
+// Run runs the job. An error has a cause outside the program: it cannot start, a disk is full
 // (syscall.ENOSPC), a signal from outside, or ctx.
 func (j Job) Run(ctx context.Context) (*Observed, error) {
+	o := &Observed{Phases: map[string]memory.Sample{}, Facts: map[string]string{}, Threads: map[string]map[string]int{}}
 	limit, err := newLimit(j.Limit)
-	if err != nil {
-		return nil, err
-	}
 	defer limit.close()
+	if err != nil {
+		o.Failure, o.Cause = CouldNotApply, fmt.Sprintf("a control group for its memory limit: %v", err)
+		return o, nil
+	}
 	stdout, err := os.CreateTemp(j.Scratch, "stdout-")
 	if err != nil {
 		return nil, err
@@ -103,7 +105,6 @@ func (j Job) Run(ctx context.Context) (*Observed, error) {
 		return nil, err
 	}
 	defer stderr.Close()
-	o := &Observed{Phases: map[string]memory.Sample{}, Facts: map[string]string{}, Threads: map[string]map[string]int{}}
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	hang := time.AfterFunc(j.Timeout, func() { stop(fmt.Errorf("%w: no mark for %v", ErrHang, j.Timeout)) })

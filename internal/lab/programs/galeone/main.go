@@ -1,7 +1,7 @@
 //go:build galeone
 
-// Command galeone has the programs of the matrix on galeone's fork of TensorFlow's Go binding, written as
-// its users write them. They create tensors with NewTensor from nested slices, and close nothing except a
+// Command galeone has programs of the matrix on galeone's fork of TensorFlow's Go binding, written as its users write
+// them: those in which the binding decides when memory is released. They create tensors with NewTensor from nested slices, and close nothing except a
 // Session, since the binding has no other Close. Finalizers free tensors, graphs and statuses after the Go heap has grown
 // enough for a collection.
 //
@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -51,8 +50,8 @@ func workload(name string, args []string, stdout io.Writer) error {
 	p.Fact("tensorflow", tf.Version())
 	p.Fact("binding", binding+" "+version())
 	return p.Run(context.Background(), func(context.Context) *program.Loop {
-		j := &job{Program: p, random: rand.New(rand.NewPCG(uint64(p.Seed), 0))}
-		if name != "W1" && name != "W8" { // the other workloads do not release tensors that they hold
+		j := &job{Program: p}
+		if name != "W1" { // the other workloads do not release tensors that they hold
 			j.drop = j.Choice("release", "gc", "drop") == "drop"
 		}
 		return workloads[name](j)
@@ -74,8 +73,7 @@ func version() string {
 // objects.
 type job struct {
 	*program.Program
-	random *rand.Rand
-	drop   bool // set references to nil
+	drop bool // set references to nil
 }
 
 // collect frees everything unreachable. It collects twice, because a finalizer may create

@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 	"strings"
 	"testing"
 
@@ -19,9 +18,8 @@ import (
 
 func TestEveryWorkload(t *testing.T) {
 	options := map[string][]string{
-		"W0": {"gc=step", "reset=reload"}, "W2": {"release=drop"}, "W3": {"shapes=pad"}, "W4": {"close=session", "reuse=1"},
-		"W5": {"graph=sealed"}, "W6": {"fetches=fixed"}, "W8": {"goroutines=1"}, "W10": {"history=last"},
-		"S0": {"rows=100", "data=disk rows=100"}, "S3": {"augment=1", "shapes=varying"},
+		"W0": {"gc=step"}, "W2": {"release=drop"}, "W4": {"close=session", "reuse=1"},
+		"S0": {"rows=100", "data=disk rows=100"},
 	}
 	for _, w := range matrix.Workloads() {
 		if _, ok := w.Takes[matrix.Galeone]; !ok || w.Like != "" {
@@ -43,8 +41,7 @@ func TestEveryWorkload(t *testing.T) {
 				facts := map[string]string{}
 				require.NoError(t, json.Unmarshal(out.Bytes(), &facts))
 				assert.NotEmpty(t, facts["binding"])
-				trained := !slices.Contains([]string{"W3", "W5", "W6", "W8", "W10", "W12"}, w.ID)
-				assert.Equal(t, trained, facts[program.FactLossLast] != "")
+				assert.NotEmpty(t, facts[program.FactLossLast])
 			})
 		}
 	}

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -48,11 +47,9 @@ func (m *model) load() {
 // tensor creates a tensor from slices, as in the binding's documentation.
 func tensor(value any) *tf.Tensor { return program.Must(tf.NewTensor(value)) }
 
-func (j *job) trainable() (*model, *function) { return j.trainableOf(j.OpenModel()) }
-
-func (j *job) trainableOf(info *savedmodels.Model) (*model, *function) {
-	m := j.open(info)
-	return m, m.function(info.Roles.Train)
+func (j *job) trainable() (*model, *function) {
+	m := j.open(j.OpenModel())
+	return m, m.function(m.info.Roles.Train)
 }
 
 func (m *model) function(name string) *function {
@@ -169,29 +166,4 @@ func (m *model) saver() *savedmodels.Saver {
 func (m *model) checkpoint(prefix string, fetches []tf.Output, targets []*tf.Operation) {
 	feeds := map[tf.Output]*tf.Tensor{output(m.saved.Graph, m.saver().FilenameTensor): tensor(prefix)}
 	program.Must(m.saved.Session.Run(feeds, fetches, targets))
-}
-
-// resetting adds the action of the parameter reset to the end of each epoch. The state of the
-// model stays the same.
-func (m *model) resetting(l *program.Loop, functions ...*function) *program.Loop {
-	reset := m.Choice("reset", contract.ResetNone, contract.ResetRestore, contract.ResetReload)
-	if reset == contract.ResetNone {
-		return l
-	}
-	before, state := l.Epoch, filepath.Join(m.Scratch, "state")
-	l.Epoch = func(ctx context.Context, n int) {
-		if before != nil {
-			before(ctx, n)
-		}
-		m.save(state)
-		if reset == contract.ResetReload {
-			program.Check(m.saved.Session.Close())
-			m.load()
-			for _, f := range functions {
-				m.bind(f)
-			}
-		}
-		m.restore(state)
-	}
-	return l
 }
