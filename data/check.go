@@ -49,7 +49,7 @@ func Check(ds Dataset, field string, want Values) error {
 		case want.Finite && (kind == nil || kind.Kind != dtype.FloatKind):
 		case !want.Finite && kind != nil && kind.Kind == dtype.StringKind:
 			return fmt.Errorf("%s: field %q is of type string, expected numbers: %w", ds.Name(), f.Name, ErrField)
-		case !hasPixels(ds, f.Name):
+		case !f.Image: // decoded images have pixels from 0 to 255
 			fields = append(fields, f.Name)
 		}
 	}
@@ -60,16 +60,6 @@ func Check(ds Dataset, field string, want Values) error {
 		return nil
 	}
 	return want.walk(ds, fields)
-}
-
-// hasPixels reports whether a field has the pixels of decoded images, which are from 0 to 255.
-func hasPixels(ds Dataset, field string) bool {
-	m, ok := inMemory(ds)
-	if !ok {
-		return false
-	}
-	c, _ := m.column(field)
-	return c.pixels
 }
 
 // integers returns the least and the greatest allowed integer.

@@ -62,15 +62,11 @@ const formats = ".npz, .npy, .csv, .tsv, .jsonl, .ndjson (also .gz), a folder in
 // Other formats are ErrUnsupported. A path that does not exist is fs.ErrNotExist.
 func Open(path string, o Options) (*InMemory, error) {
 	m, err := open(path, o)
-	if s := o.CSV.Schema; err == nil && s != nil && !s.Partial && !m.isTable() {
+	isTable := err == nil && (m.lines != nil || m.parts != nil && m.records == nil)
+	if s := o.CSV.Schema; err == nil && s != nil && !s.Partial && !isTable {
 		return m.opened(fmt.Errorf("%s: a schema is only for CSV, JSON lines, Parquet and Arrow: %w", path, ErrUnsupported))
 	}
 	return m, err
-}
-
-// isTable reports whether the samples are rows of a table.
-func (m *InMemory) isTable() bool {
-	return m.lines != nil || m.parts != nil && m.records == nil
 }
 
 func open(path string, o Options) (*InMemory, error) {

@@ -64,13 +64,17 @@ func (m *InMemory) addParts(names []string, o Options, add func(i int, field str
 	if err != nil {
 		return err
 	}
-	m.leaveOut(chosen, o.Ignore)
 	found := problems{source: m.name}
 	for i, name := range names {
-		if chosen[name] == "" {
+		field := chosen[name]
+		if slices.Contains(o.Ignore, field) {
+			m.out = append(m.out, field)
 			continue
 		}
-		if err := add(i, chosen[name]); err != nil && (!found.add(err) || errors.Is(err, ErrTooLarge)) {
+		if field == "" {
+			continue
+		}
+		if err := add(i, field); err != nil && (!found.add(err) || errors.Is(err, ErrTooLarge)) {
 			break
 		}
 	}
@@ -135,16 +139,6 @@ func readNPZ(name string, r io.ReaderAt, size int64, o Options, stays *diskFile)
 		m.files = nil
 	}
 	return m.opened(err)
-}
-
-// leaveOut removes ignored fields from the arrays to read.
-func (m *InMemory) leaveOut(chosen map[string]string, ignore []string) {
-	for name, field := range chosen {
-		if slices.Contains(ignore, field) {
-			m.out = append(m.out, field)
-			delete(chosen, name)
-		}
-	}
 }
 
 func (m *InMemory) readMembers(r io.ReaderAt, size int64, o Options, stays *diskFile) error {

@@ -7,32 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkOrder makes the order of 10 million rows, as for a shuffled pass (go test ./data -run
-// xxx -bench Order).
-func BenchmarkOrder(b *testing.B) {
-	order := make([]uint32, 10_000_000)
-	for b.Loop() {
-		shuffleOrder(order, 1, 2)
-	}
-}
-
-// BenchmarkComputedOrder computes the rows of a batch.
-func BenchmarkComputedOrder(b *testing.B) {
-	m, err := New("set", Field{"x", Array{[]int{10_000_000}, make([]uint8, 10_000_000)}})
-	require.NoError(b, err)
-	train, _, err := m.Split(0.9, 1)
-	require.NoError(b, err)
-	for name, m := range map[string]*InMemory{"all": m, "split": train} {
-		b.Run(name, func(b *testing.B) {
-			order := m.Shuffle(1).order(new([]uint32), 0)
-			var room []uint32
-			for b.Loop() {
-				order.between(&room, 1_000_000, 1_000_032)
-			}
-		})
-	}
-}
-
 // The expected order comes from a second implementation, in Python. Resumed trainings depend on it.
 func TestComputedOrderGolden(t *testing.T) {
 	p := newPermutation(maxStored+1, 1, 2)

@@ -20,20 +20,15 @@ import (
 var builtinFS embed.FS
 
 const (
-	builtinRoot = "builtin"
+	builtinRoot = "builtin/"
 	archiveExt  = ".zip"
 )
 
 // BuiltinNames returns the sorted names of the models that are part of this module. Models named
 // digits* are for the built-in data; the others are for measurements.
-func BuiltinNames() []string { return builtinNames(builtinFS) }
-
-func builtinNames(files fs.FS) []string {
+func BuiltinNames() []string {
 	names := []string{}
-	archives, err := fs.Glob(files, path.Join(builtinRoot, "*"+archiveExt))
-	if err != nil {
-		return names
-	}
+	archives, _ := fs.Glob(builtinFS, builtinRoot+"*"+archiveExt) // the pattern is valid
 	for _, a := range archives {
 		names = append(names, strings.TrimSuffix(path.Base(a), archiveExt))
 	}
@@ -41,52 +36,31 @@ func builtinNames(files fs.FS) []string {
 	return names
 }
 
+var errUnknownBuiltin = errors.New("no such built-in model")
+
 // Builtin opens a model that is part of this module.
 // TensorFlow reads models from files, so Builtin writes the model to the folder
 // steadyfit/models/NAME-HASH of the user's cache, unless that folder exists. The largest model, image-224,
 // takes 63 MB. Several processes may call Builtin at once.
 func Builtin(name string, tags ...string) (*Model, error) {
+	packed, err := builtinFS.ReadFile(builtinRoot + name + archiveExt)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %q; there are %s", errUnknownBuiltin, name, strings.Join(BuiltinNames(), ", "))
+	}
+	sum := sha256.Sum256(packed)
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return nil, fmt.Errorf("built-in model %s: no folder to write it to: %w", name, err)
 	}
-	dir, err := materialise(builtinFS, name, filepath.Join(cache, "steadyfit", "models"))
+	model, err := zip.NewReader(bytes.NewReader(packed), int64(len(packed)))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("built-in model %s: %w", name, err)
+	}
+	dir, err := install(filepath.Join(cache, "steadyfit", "models"), name+"-"+hex.EncodeToString(sum[:8]), model)
+	if err != nil {
+		return nil, fmt.Errorf("built-in model %s: %w; XDG_CACHE_HOME names another folder for it", name, err)
 	}
 	return Open(dir, tags...)
-}
-
-// materialise writes a model to a folder in cache, and returns that folder.
-func materialise(builtins fs.FS, name, cache string) (string, error) {
-	model, hash, err := builtinFiles(builtins, name)
-	if err != nil {
-		return "", err
-	}
-	dir, err := install(cache, name+"-"+hash[:16], model)
-	if err != nil {
-		return "", fmt.Errorf("built-in model %s: %w; XDG_CACHE_HOME names another folder for it", name, err)
-	}
-	return dir, nil
-}
-
-var errUnknownBuiltin = errors.New("no such built-in model")
-
-// builtinFiles returns the files of a model and a hash of their archive.
-func builtinFiles(builtins fs.FS, name string) (model fs.FS, hash string, err error) {
-	names := builtinNames(builtins)
-	if !slices.Contains(names, name) {
-		return nil, "", fmt.Errorf("%w: %q; there are %s", errUnknownBuiltin, name, strings.Join(names, ", "))
-	}
-	packed, err := fs.ReadFile(builtins, path.Join(builtinRoot, name+archiveExt))
-	if err == nil {
-		model, err = zip.NewReader(bytes.NewReader(packed), int64(len(packed)))
-	}
-	if err != nil {
-		return nil, "", fmt.Errorf("built-in model %s: %w", name, err)
-	}
-	sum := sha256.Sum256(packed)
-	return model, hex.EncodeToString(sum[:]), nil
 }
 
 // install writes the files of a model to parent/name, unless that folder exists. Another process sees

@@ -1,13 +1,11 @@
 package savedmodels
 
 import (
-	"archive/zip"
-	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
-	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 
@@ -64,87 +62,36 @@ func TestBuiltinSizes(t *testing.T) {
 	}
 }
 
-// packed returns a file system with the model m, which has these files by name.
-func packed(t *testing.T, files map[string]string) fstest.MapFS {
-	t.Helper()
-	var data bytes.Buffer
-	w := zip.NewWriter(&data)
-	for name, content := range files {
-		out, err := w.Create(name)
-		require.NoError(t, err)
-		_, err = out.Write([]byte(content))
-		require.NoError(t, err)
-	}
-	require.NoError(t, w.Close())
-	return fstest.MapFS{"builtin/README.txt": {Data: []byte("about")}, "builtin/m.zip": {Data: data.Bytes()}}
-}
-
-func someModel(t *testing.T) fstest.MapFS {
-	return packed(t, map[string]string{"saved_model.pb": "program", "variables/variables.idx": "weights"})
-}
-
-func TestMaterialise(t *testing.T) {
-	model := someModel(t)
-	require.Equal(t, []string{"m"}, builtinNames(model))
+// Processes that write the same model at the same time leave one whole folder, which is not written again.
+func TestBuiltinIsWrittenOnce(t *testing.T) {
 	cache := t.TempDir()
-	dir, err := materialise(model, "m", cache)
-	require.NoError(t, err)
-	require.Equal(t, cache, filepath.Dir(dir))
-	weights := filepath.Join(dir, "variables", "variables.idx")
-	check := func() {
-		t.Helper()
-		data, err := os.ReadFile(weights)
-		require.NoError(t, err)
-		require.Equal(t, "weights", string(data))
-		entries, err := os.ReadDir(cache)
-		require.NoError(t, err)
-		require.Len(t, entries, 1, "nothing temporary stays")
-	}
-	check()
-	t.Run("nothing", func(t *testing.T) {
-		before, err := os.Stat(weights)
-		require.NoError(t, err)
-		again, err := materialise(model, "m", cache)
-		require.NoError(t, err)
-		require.Equal(t, dir, again)
-		after, err := os.Stat(weights)
-		require.NoError(t, err)
-		require.True(t, os.SameFile(before, after), "what is whole is not written again")
-	})
-
-	changed := packed(t, map[string]string{"saved_model.pb": "another program"})
-	other, err := materialise(changed, "m", cache)
-	require.NoError(t, err)
-	require.NotEqual(t, dir, other, "other content has another folder")
-}
-
-func TestMaterialiseRace(t *testing.T) {
-	model := someModel(t)
-	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
 	var group sync.WaitGroup
 	errs := make([]error, 16)
 	for i := range errs {
-		group.Go(func() {
-			dir, err := materialise(model, "m", cache)
-			if err == nil {
-				_, err = os.ReadFile(filepath.Join(dir, "saved_model.pb"))
-			}
-			errs[i] = err
-		})
+		group.Go(func() { _, errs[i] = Builtin("digits") })
 	}
 	group.Wait()
-	for _, err := range errs {
-		require.NoError(t, err)
-	}
-	entries, err := os.ReadDir(cache)
+	require.NoError(t, errors.Join(errs...))
+	models := filepath.Join(cache, "steadyfit", "models")
+	entries, err := os.ReadDir(models)
 	require.NoError(t, err)
-	require.Len(t, entries, 1)
+	require.Len(t, entries, 1, "nothing temporary stays")
+	index := filepath.Join(models, entries[0].Name(), "variables", "variables.index")
+	before, err := os.Stat(index)
+	require.NoError(t, err)
+	_, err = Builtin("digits")
+	require.NoError(t, err)
+	after, err := os.Stat(index)
+	require.NoError(t, err)
+	require.True(t, os.SameFile(before, after))
 }
 
-func TestMaterialiseWithoutCache(t *testing.T) {
+func TestBuiltinWithoutCache(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(blocked, nil, 0o600))
-	_, err := materialise(someModel(t), "m", blocked)
+	t.Setenv("XDG_CACHE_HOME", blocked)
+	_, err := Builtin("digits")
 	require.ErrorContains(t, err, "not a directory; XDG_CACHE_HOME names another folder for it")
 }
 

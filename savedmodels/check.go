@@ -166,7 +166,7 @@ func (j *judgement) report(severity string, code, subject, fix, format string, a
 
 // judge derives roles and problems.
 func (m *Model) judge() (Roles, []Problem) {
-	j := &judgement{Model: m}
+	j := &judgement{Model: m, problems: []Problem{}}
 	j.resolve()
 	if s := m.find(j.roles.Train); s != nil {
 		j.checkTrained(s)

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"steadyfit/internal/contract"
-	"steadyfit/internal/graphdef"
 	"steadyfit/internal/tfproto"
 )
 
@@ -57,15 +56,14 @@ func (m *Model) Features() (*Features, error) {
 	if err := m.CheckTrainable(true); err != nil {
 		return nil, err
 	}
-	file, err := m.read()
+	src, err := m.source()
 	if err != nil {
 		return nil, err
 	}
-	return m.features(file)
+	return m.features(src)
 }
 
-// features implements Features for the content of saved_model.pb.
-func (m *Model) features(file []byte) (*Features, error) {
+func (m *Model) features(src *source) (*Features, error) {
 	train := m.Roles.Train
 	if f := m.known.signature[train].fleeting; len(f) > 0 {
 		return nil, fmt.Errorf("%w: signature %s: %s (%s) %s, which no checkpoint includes", ErrNoFeatures, train,
@@ -81,11 +79,7 @@ func (m *Model) features(file []byte) (*Features, error) {
 				train, t.Shape[0])
 		}
 	}
-	d, err := m.division(file)
-	if err != nil {
-		return nil, err
-	}
-	return d.divide()
+	return m.division(src).divide()
 }
 
 // outputShapes is an attribute that TensorFlow writes for readers of a graph and does not use. It is on each
@@ -110,14 +104,11 @@ func (m *Model) Program(signatures []string) (*Program, error) {
 	if m.program != nil {
 		return m.program, nil
 	}
-	file, err := m.read()
+	src, err := m.source()
 	if err != nil {
 		return nil, err
 	}
-	d, err := m.division(file)
-	if err != nil {
-		return nil, err
-	}
+	d := m.division(src)
 	for _, s := range m.Signatures {
 		if signatures == nil || slices.Contains(signatures, s.Name) {
 			for _, t := range slices.Concat(s.Inputs, s.Outputs) {
@@ -156,18 +147,13 @@ type division struct {
 	library  *tfproto.FunctionDefLibrary
 }
 
-// division returns a division of the content of saved_model.pb.
-func (m *Model) division(file []byte) (*division, error) {
-	src, err := decode(file, m.Tags)
-	if err != nil {
-		return nil, err
-	}
+func (m *Model) division(src *source) *division {
 	frozen := map[[2]string]bool{}
 	for _, v := range m.Variables {
 		frozen[[2]string{v.Container, v.Name}] = v.Frozen
 	}
 	return &division{model: m, meta: src.meta, def: src.graph, graph: newGraph(src.graph), frozen: frozen,
-		library: &tfproto.FunctionDefLibrary{}}, nil
+		library: &tfproto.FunctionDefLibrary{}}
 }
 
 func (d *division) divide() (*Features, error) {
@@ -255,46 +241,6 @@ func (d *division) program(m *Model) (*Program, error) {
 	p.Graph, err = proto.Marshal(&tfproto.GraphDef{Node: append(nodes, d.nodes...), Library: library,
 		Versions: d.def.GetVersions()})
 	return p, err
-}
-
-// copied returns copies of the nodes that a signature needs, with a prefix in their names, to
-// import into the graph of the loaded model, and the functions that they call. It gives s the
-// names of its tensors there. Handles with the same name and container refer to the same
-// variable. Operations with inputs run after the operations in after.
-func (d *division) copied(s *Signature, prefix string, after ...string) ([]*tfproto.NodeDef,
-	*tfproto.FunctionDefLibrary) {
-	var roots []string
-	for _, list := range []*[]Tensor{&s.Inputs, &s.Outputs} {
-		*list = slices.Clone(*list)
-		for i := range *list {
-			roots = append(roots, (*list)[i].Op)
-			(*list)[i].Op = prefix + (*list)[i].Op
-		}
-	}
-	nodes, library := d.reached(roots)
-	for i, n := range nodes {
-		c := (&flatOp{def: n}).clone(prefix+n.GetName(), nil)
-		for _, in := range n.GetInput() {
-			name, control := strings.CutPrefix(in, "^")
-			in = prefix + name
-			if control {
-				in = "^" + in
-			}
-			c.Input = append(c.Input, in)
-		}
-		if len(n.GetInput()) > 0 {
-			for _, name := range after {
-				c.Input = append(c.Input, "^"+name)
-			}
-		}
-		if v := d.graph.main.nodes[d.graph.main.byName[n.GetName()]].variable; v >= 0 {
-			c.Attr["shared_name"] = graphdef.Text(d.graph.vars[v].Name)
-		} else if shared := c.Attr["shared_name"]; shared != nil && len(shared.GetS()) == 0 {
-			c.Attr["shared_name"] = graphdef.Text(n.GetName()) // such as that of a table
-		}
-		nodes[i] = c
-	}
-	return nodes, library
 }
 
 // reached returns the nodes and functions that run for the tensors or operations in roots, and the

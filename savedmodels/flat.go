@@ -110,10 +110,7 @@ func flatten(def *tfproto.GraphDef, g *graph, s *Signature) (f *flat, outputs []
 		}
 		f.args = append(f.args, flatArg{dtype.DType(a.GetType()), node.inputs[i].node})
 	}
-	top, err := fl.open(callee, nil, nil)
-	if err != nil {
-		return nil, nil, err
-	}
+	top := fl.open(callee, nil, nil)
 	for _, out := range callee.GetSignature().GetOutputArg() {
 		v, err := fl.resolve(top, callee.GetRet()[out.GetName()])
 		if err != nil {
@@ -172,7 +169,7 @@ func (fl *flattener) callee(n *tfproto.NodeDef) *tfproto.FunctionDef {
 
 // open prepares the operations of a function and of the functions that it calls, whose depth graph.checkCalls
 // limits.
-func (fl *flattener) open(d *tfproto.FunctionDef, parent *scope, call *tfproto.NodeDef) (*scope, error) {
+func (fl *flattener) open(d *tfproto.FunctionDef, parent *scope, call *tfproto.NodeDef) *scope {
 	s := &scope{def: d, args: map[string]int{}, nodes: map[string]*tfproto.NodeDef{}, parent: parent, call: call,
 		inside: map[string]*scope{}, ops: map[string]int{}}
 	for i, a := range d.GetSignature().GetInputArg() {
@@ -185,15 +182,12 @@ func (fl *flattener) open(d *tfproto.FunctionDef, parent *scope, call *tfproto.N
 	}
 	for _, n := range d.GetNodeDef() {
 		if inner := fl.callee(n); inner != nil {
-			var err error
-			if s.inside[n.GetName()], err = fl.open(inner, s, n); err != nil {
-				return nil, err
-			}
+			s.inside[n.GetName()] = fl.open(inner, s, n)
 			continue
 		}
 		s.nodes[n.GetName()] = n
 	}
-	return s, nil
+	return s
 }
 
 // op returns the index of an operation of s. It adds the operation after those that it needs.

@@ -329,7 +329,7 @@ func parse(dir string, data []byte, wanted []string) (*Model, error) {
 	info := src.meta.GetMetaInfoDef()
 	m := &Model{
 		Dir: dir, Tags: append([]string{}, info.GetTags()...),
-		TensorFlowVersion: info.GetTensorflowVersion(), Hash: hex.EncodeToString(sum[:]),
+		TensorFlowVersion: info.GetTensorflowVersion(), Hash: hex.EncodeToString(sum[:]), Signatures: []Signature{},
 	}
 	for _, name := range slices.Sorted(maps.Keys(src.meta.GetSignatureDef())) {
 		if def := src.meta.GetSignatureDef()[name]; name != initSignature {

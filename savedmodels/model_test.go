@@ -13,6 +13,7 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/manifest"
+	"steadyfit/internal/tfproto"
 )
 
 // The expected text is the output of saved_model_cli, recorded by testdata/make.py.
@@ -223,7 +224,7 @@ func TestMarshalJSON(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"name":"any","op":"train_any:0","dtype":"float32","shape":null}`, string(data))
 
-	data, err = json.Marshal(&Model{})
+	data, err = json.Marshal(read(t, &tfproto.MetaGraphDef{}))
 	require.NoError(t, err)
 	require.NotContains(t, string(data), `"signatures":null`)
 	require.Contains(t, string(data), `"saver":null`)

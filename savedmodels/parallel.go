@@ -85,15 +85,11 @@ func (m *Model) Parallel(o ParallelOptions) (*Parallel, error) {
 	if m.program != nil {
 		return nil, fmt.Errorf("%w: its frozen part is computed in advance (Features)", errNotParallel)
 	}
-	file, err := m.read()
+	src, err := m.source()
 	if err != nil {
 		return nil, err
 	}
-	d, err := m.division(file)
-	if err != nil {
-		return nil, err
-	}
-	p := &parallel{division: *d, rank: o.Rank, ranks: o.Ranks, functions: map[string]bool{}}
+	p := &parallel{division: *m.division(src), rank: o.Rank, ranks: o.Ranks, functions: map[string]bool{}}
 	out := &Parallel{}
 	gradients, apply := m.find(m.Roles.Gradients), m.find(m.Roles.Apply)
 	exchanged, err := p.choose(gradients, apply, o.Inexact)
@@ -287,10 +283,41 @@ func (p *parallel) handles(g *subgraph, list []*exchanged) (prepared []string) {
 	return prepared
 }
 
-// copy adds a copy of a signature, whose operations run after those in after.
+// copy adds copies of the nodes that a signature needs, with a prefix in their names, and the functions that they call.
+// It gives s the names of its tensors there. Handles with the same name and container refer to the same
+// variable. Operations with inputs run after the operations in after.
 func (p *parallel) copy(s *Signature, prefix string, after ...string) {
-	nodes, library := p.copied(s, prefix, after...)
-	p.nodes = append(p.nodes, nodes...)
+	var roots []string
+	for _, list := range []*[]Tensor{&s.Inputs, &s.Outputs} {
+		*list = slices.Clone(*list)
+		for i := range *list {
+			roots = append(roots, (*list)[i].Op)
+			(*list)[i].Op = prefix + (*list)[i].Op
+		}
+	}
+	nodes, library := p.reached(roots)
+	for _, n := range nodes {
+		c := (&flatOp{def: n}).clone(prefix+n.GetName(), nil)
+		for _, in := range n.GetInput() {
+			name, control := strings.CutPrefix(in, "^")
+			in = prefix + name
+			if control {
+				in = "^" + in
+			}
+			c.Input = append(c.Input, in)
+		}
+		if len(n.GetInput()) > 0 {
+			for _, name := range after {
+				c.Input = append(c.Input, "^"+name)
+			}
+		}
+		if v := p.graph.main.nodes[p.graph.main.byName[n.GetName()]].variable; v >= 0 {
+			c.Attr["shared_name"] = graphdef.Text(p.graph.vars[v].Name)
+		} else if shared := c.Attr["shared_name"]; shared != nil && len(shared.GetS()) == 0 {
+			c.Attr["shared_name"] = graphdef.Text(n.GetName()) // such as that of a table
+		}
+		p.nodes = append(p.nodes, c)
+	}
 	for _, f := range library.Function {
 		if name := f.GetSignature().GetName(); !p.functions[name] {
 			p.functions[name] = true

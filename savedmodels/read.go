@@ -179,14 +179,19 @@ func tagSets(tags [][]string) string {
 	return strings.Join(sets, "; ")
 }
 
-// Graph returns the graph of the model as a serialized GraphDef. It reads saved_model.pb again, and
-// returns ErrChanged if the file was replaced.
-func (m *Model) Graph() ([]byte, error) {
+// source reads saved_model.pb again, and returns ErrChanged if the file was replaced.
+func (m *Model) source() (*source, error) {
 	file, err := m.read()
 	if err != nil {
 		return nil, err
 	}
-	src, err := decode(file, m.Tags)
+	return decode(file, m.Tags)
+}
+
+// Graph returns the graph of the model as a serialized GraphDef. It reads saved_model.pb again, and
+// returns ErrChanged if the file was replaced.
+func (m *Model) Graph() ([]byte, error) {
+	src, err := m.source()
 	if err != nil {
 		return nil, err
 	}

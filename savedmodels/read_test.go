@@ -233,7 +233,9 @@ func FuzzRead(f *testing.F) {
 		m.settle()
 		if m.Roles.Train != "" {
 			m.Base = "known"
-			testkit.Allocates(t, 256<<20, func() { _, err = m.features(data) })
+			src, decoded := decode(data, m.Tags)
+			require.NoError(t, decoded)
+			testkit.Allocates(t, 256<<20, func() { _, err = m.features(src) })
 			if err != nil {
 				require.True(t, errors.Is(err, ErrNoFeatures) || errors.Is(err, errTooLarge), "%v", err)
 			}

@@ -188,15 +188,7 @@ func (m *Model) MarshalJSON() ([]byte, error) {
 		Problems   []Problem   `json:"problems"`
 		Metadata   *Metadata   `json:"metadata"`
 	}{
-		m.Dir, m.Hash, m.TensorFlowVersion, orEmpty(m.Tags), m.trainable(),
-		orEmpty(m.Signatures), m.Roles, m.Saver, orEmpty(m.Variables), orEmpty(m.Problems), m.Metadata,
+		m.Dir, m.Hash, m.TensorFlowVersion, m.Tags, m.trainable(),
+		m.Signatures, m.Roles, m.Saver, m.Variables, m.Problems, m.Metadata,
 	})
-}
-
-// orEmpty makes a nil list print as [].
-func orEmpty[T any](s []T) []T {
-	if s == nil {
-		return []T{}
-	}
-	return s
 }

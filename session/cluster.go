@@ -34,9 +34,8 @@ import (
 // ranked is the part of a session that belongs to a cluster.
 type ranked struct {
 	*cluster.Cluster
-	parallel *savedmodels.Parallel
-	server   string // the address of its server
-	watch    *watch
+	server string // the address of its server
+	watch  *watch
 	// stop is true after RequestStop. stopped is the rank that requested a stop; -1 if none.
 	stop    atomic.Bool
 	stopped int
@@ -88,7 +87,7 @@ func (p *Plan) checkCluster() error {
 	case p.opts.Compiled:
 		return refuse("ranks train with the signatures gradients and apply, which {Options.Compiled true} does not have")
 	}
-	err := p.checkSplit()
+	err := p.CheckSplit()
 	if sig, missing := p.model.Signature(p.roles.Gradients); err == nil && missing == nil && len(c.Workers) > 1 &&
 		batchOf(sig, 0) >= 0 {
 		return refuse("signature %s has the fixed batch size %d, and each rank takes a part of a batch; export the model "+
@@ -123,7 +122,7 @@ func (s *Session) startServer(ctx context.Context) error {
 		oneServer.Unlock() // there is no server yet
 		return err
 	}
-	r := &ranked{Cluster: c, parallel: s.parallel, stopped: -1, flags: make([]float32, contract.ShareFlags)}
+	r := &ranked{Cluster: c, stopped: -1, flags: make([]float32, contract.ShareFlags)}
 	device := fmt.Sprintf("/job:worker/replica:0/task:%d", c.Rank)
 	s.config = slices.Clone(s.config)
 	s.config = appendText(s.config, 4, device) // device_filters
@@ -169,8 +168,7 @@ func (r *ranked) close() (stuck bool) {
 
 // prepareRanks adds the operations of a rank to the loaded model.
 func (s *Session) prepareRanks(n *native) (err error) {
-	r := s.rank
-	if r == nil {
+	if s.rank == nil {
 		return nil
 	}
 	sums, err := s.sumGraph()
@@ -178,14 +176,14 @@ func (s *Session) prepareRanks(n *native) (err error) {
 		return err
 	}
 	// The concatenation of two messages is their merge, with the version of the second.
-	if err := n.tf.Graph().Import(slices.Concat(sums, r.parallel.Graph), ""); err != nil {
+	if err := n.tf.Graph().Import(slices.Concat(sums, s.parallel.Graph), ""); err != nil {
 		return fmt.Errorf("operations of a rank: %w", err)
 	}
 	tf, to, metrics := n.tf, &n.rank, n.train.names
 	if to.of, err = s.runner(tf, s.roles.Gradients); err != nil {
 		return err
 	}
-	form := r.parallel
+	form := s.parallel
 	flags, err := tf.Graph().Output(form.Flags)
 	if err != nil {
 		return err

@@ -20,12 +20,6 @@ type piece struct{ at, of int }
 // whole is the entire input.
 var whole = piece{0, 1}
 
-// cut returns the elements of a piece.
-func cut[T any](values []T, p piece) []T {
-	n := len(values) / p.of
-	return values[p.at*n : (p.at+1)*n]
-}
-
 // store converts values to the type of input i and copies them into a piece of it. shape is the
 // shape of the whole input. If the shape is unchanged, the other pieces keep their values.
 func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64, p piece) error {
@@ -63,47 +57,36 @@ func store(st *tfbind.Step, i int, to tfbind.DType, values any, shape []int64, p
 func storeNumbers[S number](st *tfbind.Step, i int, to tfbind.DType, src []S, shape []int64, p piece) error {
 	switch to {
 	case tfbind.Float32:
-		return tfbind.SetFunc(st, i, func(dst []float32) error { return toFloats(cut(dst, p), src, to) }, shape...)
+		return fill(st, i, src, shape, p, func(dst []float32) error { return toFloats(dst, src, to) })
 	case tfbind.Float64:
-		return tfbind.SetFunc(st, i, func(dst []float64) error { return toFloats(cut(dst, p), src, to) }, shape...)
+		return fill(st, i, src, shape, p, func(dst []float64) error { return toFloats(dst, src, to) })
 	case tfbind.Float16:
-		return tfbind.SetFunc(st, i, func(dst []dtype.Half) error { return toHalves(cut(dst, p), src, to, dtype.NewHalf) },
-			shape...)
+		return fill(st, i, src, shape, p, func(dst []dtype.Half) error { return toHalves(dst, src, to, dtype.NewHalf) })
 	case tfbind.BFloat16:
-		return tfbind.SetFunc(st, i, func(dst []dtype.BFloat) error {
-			return toHalves(cut(dst, p), src, to,
-				dtype.NewBFloat)
-		}, shape...)
+		return fill(st, i, src, shape, p, func(dst []dtype.BFloat) error { return toHalves(dst, src, to, dtype.NewBFloat) })
 	case tfbind.Int8:
-		return tfbind.SetFunc(st, i, func(dst []int8) error { return toInts(cut(dst, p), src) }, shape...)
+		return fill(st, i, src, shape, p, func(dst []int8) error { return toInts(dst, src) })
 	case tfbind.Int16:
-		return tfbind.SetFunc(st, i, func(dst []int16) error { return toInts(cut(dst, p), src) }, shape...)
+		return fill(st, i, src, shape, p, func(dst []int16) error { return toInts(dst, src) })
 	case tfbind.Int32:
-		return tfbind.SetFunc(st, i, func(dst []int32) error { return toInts(cut(dst, p), src) }, shape...)
+		return fill(st, i, src, shape, p, func(dst []int32) error { return toInts(dst, src) })
 	case tfbind.Int64:
-		return tfbind.SetFunc(st, i, func(dst []int64) error { return toInts(cut(dst, p), src) }, shape...)
+		return fill(st, i, src, shape, p, func(dst []int64) error { return toInts(dst, src) })
 	case tfbind.Uint8:
-		return tfbind.SetFunc(st, i, func(dst []uint8) error { return toInts(cut(dst, p), src) }, shape...)
+		return fill(st, i, src, shape, p, func(dst []uint8) error { return toInts(dst, src) })
 	case tfbind.Uint16:
-		return tfbind.SetFunc(st, i, func(dst []uint16) error { return toInts(cut(dst, p), src) }, shape...)
+		return fill(st, i, src, shape, p, func(dst []uint16) error { return toInts(dst, src) })
 	case tfbind.Uint32:
-		return tfbind.SetFunc(st, i, func(dst []uint32) error { return toInts(cut(dst, p), src) }, shape...)
+		return fill(st, i, src, shape, p, func(dst []uint32) error { return toInts(dst, src) })
 	case tfbind.Uint64:
-		return tfbind.SetFunc(st, i, func(dst []uint64) error { return toInts(cut(dst, p), src) }, shape...)
+		return fill(st, i, src, shape, p, func(dst []uint64) error { return toInts(dst, src) })
 	}
 	return fmt.Errorf("%w: numbers cannot be fed to an input of %s", tfbind.ErrType, to)
 }
 
 func storeBools(st *tfbind.Step, i int, to tfbind.DType, src []bool, shape []int64, p piece) error {
 	if to == tfbind.Bool {
-		return tfbind.SetFunc(st, i, func(dst []bool) error {
-			dst = cut(dst, p)
-			if err := checkLen(len(dst), len(src)); err != nil {
-				return err
-			}
-			copy(dst, src)
-			return nil
-		}, shape...)
+		return fill(st, i, src, shape, p, func([]bool) error { return nil })
 	}
 	bits := make([]uint8, len(src))
 	for j, b := range src {
@@ -119,11 +102,20 @@ func setScalar(st *tfbind.Step, i int, to tfbind.DType, value float64) error {
 	return storeNumbers(st, i, to, values[:], nil, whole)
 }
 
-func checkLen(want, have int) error {
-	if want != have {
-		return fmt.Errorf("%w: the shape holds %d elements, got %d values", tfbind.ErrShape, want, have)
-	}
-	return nil
+// fill copies values into a piece of input i. It calls convert if their type differs from that of the input.
+func fill[D number | dtype.Half | dtype.BFloat | bool, S number | bool](st *tfbind.Step, i int, src []S, shape []int64,
+	p piece, convert func(dst []D) error) error {
+	return tfbind.SetFunc(st, i, func(dst []D) error {
+		n := len(dst) / p.of
+		if dst = dst[p.at*n : (p.at+1)*n]; len(dst) != len(src) {
+			return fmt.Errorf("%w: the shape holds %d elements, got %d values", tfbind.ErrShape, len(dst), len(src))
+		}
+		if same, ok := any(src).([]D); ok {
+			copy(dst, same)
+			return nil
+		}
+		return convert(dst)
+	}, shape...)
 }
 
 // errOverflow returns the error for a finite value that would become infinite.
@@ -136,9 +128,6 @@ func toHalves[D interface {
 	dtype.Half | dtype.BFloat
 	Float32() float32
 }, S number](dst []D, src []S, to tfbind.DType, round func(float32) D) error {
-	if err := checkLen(len(dst), len(src)); err != nil {
-		return err
-	}
 	for j, v := range src {
 		dst[j] = round(float32(v))
 		if math.IsInf(float64(dst[j].Float32()), 0) && !math.IsInf(float64(v), 0) {
@@ -150,13 +139,6 @@ func toHalves[D interface {
 
 // toFloats converts values to a floating-point type. It may round to float32.
 func toFloats[D float32 | float64, S number](dst []D, src []S, to tfbind.DType) error {
-	if err := checkLen(len(dst), len(src)); err != nil {
-		return err
-	}
-	if same, ok := any(src).([]D); ok {
-		copy(dst, same)
-		return nil
-	}
 	for j, v := range src {
 		dst[j] = D(v)
 		if math.IsInf(float64(dst[j]), 0) && !math.IsInf(float64(v), 0) {
@@ -169,13 +151,6 @@ func toFloats[D float32 | float64, S number](dst []D, src []S, to tfbind.DType) 
 // toInts converts values to an integer type. It rejects a value that the type cannot represent,
 // because rounding could change a label.
 func toInts[D int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64, S number](dst []D, src []S) error {
-	if err := checkLen(len(dst), len(src)); err != nil {
-		return err
-	}
-	if same, ok := any(src).([]D); ok {
-		copy(dst, same)
-		return nil
-	}
 	for j, v := range src {
 		d := D(v)
 		// The result of an out-of-range conversion depends on the processor, but converting it

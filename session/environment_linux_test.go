@@ -59,7 +59,7 @@ func environmentChild(kind string) error {
 			return err
 		}
 		for _, d := range []gpuopts.Options{{GPUAllocator: "BFC", MemoryGrowth: true}, {MemoryGrowth: true}} {
-			s, err := compileAndOpen(context.Background(), model, Options{Device: d})
+			s, err := OpenModel(context.Background(), model, Options{Device: d})
 			if errors.Is(err, ErrNoGPU) {
 				o.NoGPU += err.Error() + "\n"
 			} else if err != nil {
@@ -79,7 +79,7 @@ func environmentChild(kind string) error {
 		}
 		o := environmentOptions
 		o.VisibleGPUs = nil // without a GPU, asking for one is an error
-		s, err := compileAndOpen(context.Background(), model, Options{Device: o})
+		s, err := OpenModel(context.Background(), model, Options{Device: o})
 		if err != nil {
 			return err
 		}
@@ -94,12 +94,12 @@ func environmentChild(kind string) error {
 		if err != nil {
 			return err
 		}
-		s, err := compileAndOpen(context.Background(), model, Options{})
+		s, err := OpenModel(context.Background(), model, Options{})
 		if err != nil {
 			return err
 		}
 		for _, device := range lateInChild {
-			_, err := compileAndOpen(context.Background(), model, Options{Device: device})
+			_, err := OpenModel(context.Background(), model, Options{Device: device})
 			if !errors.Is(err, gpuopts.ErrTooLate) {
 				return fmt.Errorf("%+v: %w", device, err)
 			}
@@ -191,13 +191,13 @@ func TestTooLate(t *testing.T) {
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	// This session may be the first of the process.
-	s, err := compileAndOpen(ctx, model, Options{})
+	s, err := OpenModel(ctx, model, Options{})
 	require.NoError(t, err)
 	defer s.Close()
 	_, open := tfprocess.Environment()
 	require.True(t, open)
 	for _, c := range late {
-		_, err := compileAndOpen(ctx, model, Options{Device: c.options})
+		_, err := OpenModel(ctx, model, Options{Device: c.options})
 		if !assert.ErrorIs(t, err, gpuopts.ErrTooLate, "%+v", c.options) {
 			continue
 		}
@@ -214,7 +214,7 @@ func TestTooLate(t *testing.T) {
 
 	// These settings can differ between sessions.
 	for _, own := range each {
-		s, err := compileAndOpen(ctx, model, Options{Device: own})
+		s, err := OpenModel(ctx, model, Options{Device: own})
 		if assert.NoError(t, err, "%+v", own) {
 			assert.NoError(t, s.Close())
 		}
@@ -222,7 +222,7 @@ func TestTooLate(t *testing.T) {
 
 	// A variable that is set after TensorFlow was opened is too late too.
 	t.Setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-	_, err = compileAndOpen(ctx, model, Options{Device: gpuopts.Options{OneDNN: "off"}})
+	_, err = OpenModel(ctx, model, Options{Device: gpuopts.Options{OneDNN: "off"}})
 	assert.ErrorIs(t, err, gpuopts.ErrTooLate)
 	assert.ErrorIs(t, UseEnvironment(gpuopts.Options{OneDNN: "off"}), gpuopts.ErrTooLate)
 }
@@ -279,13 +279,4 @@ func TestTooLateIsWhatTheDocumentSays(t *testing.T) {
 		}
 	}
 	assert.Greater(t, rows, 20)
-}
-
-// compileAndOpen opens the plan of a model with options.
-func compileAndOpen(ctx context.Context, model *savedmodels.Model, o Options) (*Session, error) {
-	plan, err := Compile(model, o)
-	if err != nil {
-		return nil, err
-	}
-	return Open(ctx, plan)
 }

@@ -128,15 +128,9 @@ func (s *Session) trial(ctx context.Context, r *runner, b data.Batch, before *Sn
 
 // compare returns the largest relative difference between two trials.
 func (s *Session) compare(full, rest trialRun) (largest float64, err error) {
-	for i, a := range full.losses {
-		d := math.Abs(a-rest.losses[i]) / max(math.Abs(a), 1e-3)
-		if math.IsNaN(a) && math.IsNaN(rest.losses[i]) {
-			d = 0
-		}
-		if !(d <= trainTolerance) {
-			return d, fmt.Errorf("%w: the loss of step %d is %v instead of %v", ErrFeatures, i, rest.losses[i], a)
-		}
-		largest = max(largest, d)
+	if largest = difference(full.losses, rest.losses, 1e-3); !(largest <= trainTolerance) {
+		return largest, fmt.Errorf("%w: the losses of the first steps are %v instead of %v", ErrFeatures, rest.losses,
+			full.losses)
 	}
 	for i, v := range s.state.variables[:len(full.after.values)] {
 		if !v.Trained {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -37,15 +38,14 @@ func (s *Session) Freeze(ctx context.Context) (Frozen, error) {
 func hasKeys(m *savedmodels.Model) bool { return m.ByKey || m.Base != "" }
 
 func (s *Session) freeze(ctx context.Context) (Frozen, error) {
-	w := &s.writer
-	if err := w.open(slices.Concat(s.config, oneThread), w.define(s.model)); err != nil {
+	if err := s.writer.open(slices.Concat(s.config, oneThread), s.writerGraph); err != nil {
 		return nil, err
 	}
 	p, err := s.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return frozen{p, w}, nil
+	return frozen{p, s}, nil
 }
 
 // oneThread is a serialized tensorflow.ConfigProto with inter_op_parallelism_threads (5) = 1 and
@@ -55,57 +55,42 @@ var oneThread = []byte{5 << 3, 1, 9 << 3, 1}
 
 type frozen struct {
 	*Snapshot
-	writer *stateWriter
+	of *Session // of which only the model and the side graph are used, since it may run steps
 }
 
 func (f frozen) Save(prefix string) error {
-	w := f.writer
-	if err := f.fits(w.model); err != nil {
+	if err := f.fits(f.of.model); err != nil {
 		return fmt.Errorf("save %s: %w", prefix, err)
 	}
-	err := withFiles(prefix, func(name *tfbind.Tensor) (err error) {
-		feeds := tfbind.Feeds{w.prefix: name}
+	w := &f.of.writer
+	err := withFiles(prefix, func(name *tfbind.Tensor) error {
+		input, err := w.output("prefix")
+		feeds := tfbind.Feeds{input: name}
 		for i, v := range f.values {
-			feeds[w.values[i]] = v
+			value, errValue := w.output("value" + strconv.Itoa(i))
+			feeds[value], err = v, cmp.Or(err, errValue)
 		}
-		_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}})
+		if err == nil {
+			_, err = w.tf.Run(context.Background(), feeds, nil, tfbind.RunOptions{Targets: []string{"save"}})
+		}
 		return err
 	})
-	return saveError(prefix, w.variables, err)
+	vars, changing := stateVariables(f.of.model)
+	return saveError(prefix, vars[:changing], err)
 }
 
-// stateWriter writes the files of Save from the values of a snapshot.
-type stateWriter struct {
-	side
-	model     *savedmodels.Model
-	variables []savedmodels.Variable
-	prefix    tfbind.Output
-	values    []tfbind.Output
-}
-
-// define adds one SaveV2 operation. SaveV2 writes one data file under a temporary name and renames
-// it, so MergeV2Checkpoints is not needed.
-func (w *stateWriter) define(m *savedmodels.Model) func(*graphdef.Graph) (find func()) {
-	return func(g *graphdef.Graph) func() {
-		vars, changing := stateVariables(m)
-		w.model, w.variables, w.values = m, vars[:changing], nil
-		keys, types := []string{baseMark + m.Base}, []tfbind.DType{tfbind.Int64}
-		inputs := []string{"prefix", "keys", "whole", "mark"}
-		for i, v := range w.variables {
-			id := "value" + strconv.Itoa(i)
-			g.Placeholder(id, v.DType)
-			keys, types, inputs = append(keys, v.Key), append(types, v.DType), append(inputs, id)
-		}
-		g.Placeholder("prefix", tfbind.String).Number("mark", 1).
-			Texts("keys", keys...).Texts("whole", make([]string, len(keys))...).
-			Add("save", "SaveV2", graphdef.Attrs{"dtypes": graphdef.Types(types)}, inputs...)
-		return w.find
+// writerGraph returns the graph that writes the files of Save from the values of a snapshot. SaveV2 writes one data
+// file under a temporary name and renames it, so MergeV2Checkpoints is not needed.
+func (s *Session) writerGraph() *graphdef.Graph {
+	g := new(graphdef.Graph).Placeholder("prefix", tfbind.String).Number("mark", 1)
+	keys, types := []string{baseMark + s.model.Base}, []tfbind.DType{tfbind.Int64}
+	inputs := []string{"prefix", "keys", "whole", "mark"}
+	vars, changing := stateVariables(s.model)
+	for i, v := range vars[:changing] {
+		id := "value" + strconv.Itoa(i)
+		g.Placeholder(id, v.DType)
+		keys, types, inputs = append(keys, v.Key), append(types, v.DType), append(inputs, id)
 	}
-}
-
-func (w *stateWriter) find() {
-	w.prefix = w.output("prefix")
-	for i := range w.variables {
-		w.values = append(w.values, w.output("value"+strconv.Itoa(i)))
-	}
+	return g.Texts("keys", keys...).Texts("whole", make([]string, len(keys))...).
+		Add("save", "SaveV2", graphdef.Attrs{"dtypes": graphdef.Types(types)}, inputs...)
 }

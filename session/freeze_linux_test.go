@@ -40,7 +40,7 @@ func savesChild(dir string) error {
 	if err != nil {
 		return err
 	}
-	s, err := compileAndOpen(ctx, model, Options{Device: gpuopts.Options{InterThreads: savingThreads,
+	s, err := OpenModel(ctx, model, Options{Device: gpuopts.Options{InterThreads: savingThreads,
 		PerSessionThreads: true}})
 	if err != nil {
 		return err

@@ -23,7 +23,7 @@ func (s *Session) Usage() (tensors *int64, used memory.Reading) {
 	live := tfbind.Live().Tensors
 	tensors = &live
 	if s.gpu == nil {
-		devices, err := s.devices()
+		devices, err := s.tf.Devices()
 		if s.meterGPU(devices); err != nil || s.gpu == nil {
 			return tensors, memory.Reading{}
 		}
@@ -42,7 +42,7 @@ func (s *Session) meterGPU(devices []tfbind.Device) {
 // Resolved returns the settings that TensorFlow uses, as read back from TensorFlow. The result prints as one line,
 // and its method Missing returns a warning for each option without effect.
 func (s *Session) Resolved() (r resolved.Settings, err error) {
-	if r.Devices, err = s.devices(); err != nil {
+	if r.Devices, err = s.tf.Devices(); err != nil {
 		return r, err
 	}
 	info, err := tfbind.Load("")

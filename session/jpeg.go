@@ -11,31 +11,28 @@ import (
 	"steadyfit/tfbind"
 )
 
-// jpegDecoder decodes JPEG files with TensorFlow.
-type jpegDecoder struct {
-	side
-	file   tfbind.Output
-	pixels map[int]tfbind.Output // by the number of channels
-}
-
 // DecodeJPEG decodes a JPEG file to rows of pixels of 1 (grey) or 3 (colour) bytes, with the operation
 // DecodeJpeg and its defaults. The pixels therefore equal those of tf.io.decode_jpeg and of Keras'
 // image_dataset_from_directory. DecodeJPEG can be the argument of data.InMemory.UseJPEG.
 func (s *Session) DecodeJPEG(file []byte, channels int) (pixels []byte, width, height int, err error) {
+	if channels != 1 && channels != 3 {
+		return nil, 0, 0, fmt.Errorf("%d channels, expected 1 or 3", channels)
+	}
 	d := &s.jpeg
-	if err := d.open(s.config, d.define); err != nil {
+	if err := d.open(s.config, jpegGraph); err != nil {
 		return nil, 0, 0, err
 	}
-	output, ok := d.pixels[channels]
-	if !ok {
-		return nil, 0, 0, fmt.Errorf("%d channels, expected 1 or 3", channels)
+	input, err := d.output("file")
+	output, errOutput := d.output("decode" + strconv.Itoa(channels))
+	if err = errors.Join(err, errOutput); err != nil {
+		return nil, 0, 0, err
 	}
 	content, err := tfbind.NewTensor([]string{string(file)})
 	if err != nil {
 		return nil, 0, 0, err
 	}
 	defer content.Close()
-	found, err := d.tf.Run(context.Background(), tfbind.Feeds{d.file: content}, []tfbind.Output{output},
+	found, err := d.tf.Run(context.Background(), tfbind.Feeds{input: content}, []tfbind.Output{output},
 		tfbind.RunOptions{Proto: callerRuns})
 	if failed := (*tfbind.Error)(nil); errors.As(err, &failed) && errors.Is(err, tfbind.ErrInvalidArgument) {
 		message, _, _ := strings.Cut(failed.Message, "[[") // the operation of this package's own graph
@@ -53,13 +50,10 @@ func (s *Session) DecodeJPEG(file []byte, channels int) (pixels []byte, width, h
 	return values.([]byte), int(shape[1]), int(shape[0]), nil
 }
 
-func (d *jpegDecoder) define(g *graphdef.Graph) (find func()) {
-	g.Placeholder("file", tfbind.String)
-	name := func(channels int) string { return "decode" + strconv.Itoa(channels) }
+func jpegGraph() *graphdef.Graph {
+	g := new(graphdef.Graph).Placeholder("file", tfbind.String)
 	for _, channels := range []int{1, 3} {
-		g.Add(name(channels), "DecodeJpeg", graphdef.Attrs{"channels": graphdef.Int(channels)}, "file")
+		g.Add("decode"+strconv.Itoa(channels), "DecodeJpeg", graphdef.Attrs{"channels": graphdef.Int(channels)}, "file")
 	}
-	return func() {
-		d.file, d.pixels = d.output("file"), map[int]tfbind.Output{1: d.output(name(1)), 3: d.output(name(3))}
-	}
+	return g
 }

@@ -27,38 +27,6 @@ var ErrInexactSplit = errors.New("the update would differ from that of the whole
 //     each micro-batch draws other random numbers (docs/reference/contract.md), or unless
 //     savedmodels.Model.Inexact has a reason.
 func (p *Plan) CheckSplit() error {
-	if err := p.checkSplit(); err != nil {
-		return fmt.Errorf("micro-batches: %w", err)
-	}
-	return nil
-}
-
-func (p *Plan) checkMicroBatches() error {
-	n := p.opts.MicroBatches
-	refuse := func(reason, fix string, err error) error {
-		return &option.Error{Option: "Options.MicroBatches", Value: n, Reason: reason, Fix: fix, Err: err}
-	}
-	const one = "unset one of the two options"
-	switch {
-	case n < 0:
-		return refuse("expected 0 or more", "", nil)
-	case n < 2:
-		return nil
-	case p.opts.Cluster != nil:
-		return refuse("conflicts with {Options.Cluster}, which splits batches among its ranks only", one, nil)
-	case p.opts.StepsPerExecution > 1:
-		return refuse(fmt.Sprintf("conflicts with {Options.StepsPerExecution %d}: micro-batches are separate executions",
-			p.opts.StepsPerExecution), one, nil)
-	case p.opts.Compiled:
-		return refuse("conflicts with {Options.Compiled}: no signature for micro-batches is compiled", one, nil)
-	}
-	if err := p.checkSplit(); err != nil {
-		return refuse(err.Error(), "", err)
-	}
-	return nil
-}
-
-func (p *Plan) checkSplit() error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", errNoSignature, fmt.Sprintf(format, args...))
 	}
@@ -96,6 +64,32 @@ func (p *Plan) checkSplit() error {
 	return nil
 }
 
+// checkMicroBatches compiles Options.MicroBatches.
+func (p *Plan) checkMicroBatches() error {
+	n := p.opts.MicroBatches
+	refuse := func(reason, fix string, err error) error {
+		return &option.Error{Option: "Options.MicroBatches", Value: n, Reason: reason, Fix: fix, Err: err}
+	}
+	const one = "unset one of the two options"
+	switch {
+	case n < 0:
+		return refuse("expected 0 or more", "", nil)
+	case n < 2:
+		return nil
+	case p.opts.Cluster != nil:
+		return refuse("conflicts with {Options.Cluster}, which splits batches among its ranks only", one, nil)
+	case p.opts.StepsPerExecution > 1:
+		return refuse(fmt.Sprintf("conflicts with {Options.StepsPerExecution %d}: micro-batches are separate executions",
+			p.opts.StepsPerExecution), one, nil)
+	case p.opts.Compiled:
+		return refuse("conflicts with {Options.Compiled}: no signature for micro-batches is compiled", one, nil)
+	}
+	if err := p.CheckSplit(); err != nil {
+		return refuse(err.Error(), "", err)
+	}
+	return nil
+}
+
 // unusable returns the problem of a signature with one of these names; empty if there is none.
 func unusable(model *savedmodels.Model, names ...string) string {
 	for _, p := range model.Problems {
@@ -123,21 +117,12 @@ func whyInexact(model *savedmodels.Model, gradients *savedmodels.Signature) stri
 	return model.Inexact
 }
 
-// whyInexact returns why the update of micro-batches or ranks differs from that of the whole batch;
-// empty if it does not, or if the model has no signatures for them.
-func (p *Plan) whyInexact() string {
-	gradients, err := p.model.Signature(p.roles.Gradients)
-	if err != nil {
-		return ""
-	}
-	return whyInexact(p.model, gradients)
-}
-
 // fixedParts returns the number of micro-batches or ranks in the options if the update depends on
 // it, or 0.
 func (p *Plan) fixedParts() int {
+	gradients, err := p.model.Signature(p.roles.Gradients)
 	switch c := p.opts.Cluster; {
-	case p.whyInexact() == "":
+	case err != nil || whyInexact(p.model, gradients) == "":
 		return 0
 	case c != nil:
 		return len(c.Workers)
@@ -208,12 +193,11 @@ func (s *Session) prepareMicroBatches() error {
 		return option.Errorf("micro-batches cannot be used with {Options.Cluster}, which splits each batch among its " +
 			"ranks instead")
 	}
-	if err := s.CheckSplit(); err != nil {
-		return err
+	p, err := &splitter{}, s.CheckSplit()
+	if err == nil {
+		p.gradients, err = s.runner(s.tf, s.roles.Gradients)
 	}
-	p := &splitter{}
-	var err error
-	if p.gradients, err = s.runner(s.tf, s.roles.Gradients); err == nil {
+	if err == nil {
 		p.apply, err = s.Prepare(s.roles.Apply)
 	}
 	if err != nil {

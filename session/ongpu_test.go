@@ -42,7 +42,7 @@ func TestOnGPUVirtualDevices(t *testing.T) {
 	o := gpuopts.Options{VirtualGPUs: [][]int{{int(each / memory.MiB), int(each / memory.MiB)}}}
 	model, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
-	s, err := compileAndOpen(context.Background(), model, session.Options{Device: o})
+	s, err := session.OpenModel(context.Background(), model, session.Options{Device: o})
 	if errors.Is(err, session.ErrNoGPU) {
 		t.Skipf("this needs a TensorFlow that can use the GPU: %v; `make test-gpu` fetches one", err)
 	}

@@ -45,18 +45,6 @@ func metricNames(sig *savedmodels.Signature) (names []string) {
 	return names
 }
 
-// nameEvaluation sets evaluateNames.
-func (p *Plan) nameEvaluation() error {
-	if p.roles.Evaluate == "" {
-		return nil
-	}
-	sig, err := p.model.Signature(p.roles.Evaluate)
-	if err == nil {
-		p.evaluateNames = metricNames(sig)
-	}
-	return err
-}
-
 // Compile makes the plan of a model. The errors are:
 //   - *savedmodels.NotTrainableError and savedmodels.ErrUnsafeOps for the model.
 //   - *option.Error for Options.StepsPerExecution (ErrStack), for Options.Compiled
@@ -67,17 +55,25 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 		return nil, errNoModel
 	}
 	p := &Plan{model: model, opts: o, roles: model.Roles}
+	if o.Only != nil {
+		p.roles = p.roles.Only(o.Only)
+	}
+	if p.roles.Evaluate != "" {
+		evaluate, err := model.Signature(p.roles.Evaluate)
+		if err != nil {
+			return nil, err
+		}
+		p.evaluateNames = metricNames(evaluate)
+	}
 	if o.ReadOnly {
-		p.limit()
 		if err := model.CheckSafe(); err != nil && !o.AllowUnsafeOps {
 			return nil, err
 		}
-		return p, p.nameEvaluation()
+		return p, nil
 	}
 	if err := model.CheckTrainable(o.AllowUnsafeOps); err != nil {
 		return nil, err
 	}
-	p.limit()
 	train, err := model.Signature(p.roles.Train)
 	if err != nil {
 		return nil, err
@@ -86,31 +82,13 @@ func Compile(model *savedmodels.Model, o Options) (*Plan, error) {
 	if p.trainNames = metricNames(train); p.scales {
 		p.trainNames = append(p.trainNames, contract.MetricLossScale, contract.MetricSkippedSteps)
 	}
-	if err := p.nameEvaluation(); err != nil {
-		return nil, err
-	}
-	if o.Compiled {
-		if err := p.checkCompiled(train); err != nil {
+	for _, check := range []func() error{func() error { return p.checkCompiled(train) }, p.layOut, p.checkCluster,
+		p.checkMicroBatches} {
+		if err := check(); err != nil {
 			return nil, err
 		}
 	}
-	if err := p.layOut(); err != nil {
-		return nil, err
-	}
-	if err := p.checkCluster(); err != nil {
-		return nil, err
-	}
-	if err := p.checkMicroBatches(); err != nil {
-		return nil, err
-	}
 	return p, nil
-}
-
-// limit removes the roles of signatures that are not loaded.
-func (p *Plan) limit() {
-	if p.opts.Only != nil {
-		p.roles = p.roles.Only(p.opts.Only)
-	}
 }
 
 // Model returns the model of the plan.
@@ -224,6 +202,8 @@ func (p *Plan) layOut() (err error) {
 // the train signature.
 func (p *Plan) checkCompiled(train *savedmodels.Signature) error {
 	switch {
+	case !p.opts.Compiled:
+		return nil
 	case p.opts.Device.Deterministic:
 		return option.New("Options.Compiled true", "conflicts with {Options.Deterministic true}: "+
 			"XLA cannot run some operations deterministically, such as the gradient of max pooling, and the first compiled "+

@@ -99,15 +99,18 @@ func (d *preprocessed) load(graph []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	fetch, feeds := d.output(d.o.Output), []tfbind.Output{d.output(d.o.Input)}
-	if d.o.SeedInput != "" {
-		feeds = append(feeds, d.output(d.o.SeedInput))
+	names := []string{d.o.Output, d.o.Input, d.o.SeedInput}
+	if d.o.SeedInput == "" {
+		names = names[:2]
 	}
-	if d.err != nil {
-		return d.err
+	tensors := make([]tfbind.Output, len(names))
+	for i, name := range names {
+		if tensors[i], err = d.output(name); err != nil {
+			return err
+		}
 	}
-	d.in = feeds[0].DType()
-	d.step, err = d.tf.Prepare(feeds, []tfbind.Output{fetch})
+	d.in = tensors[1].DType()
+	d.step, err = d.tf.Prepare(tensors[1:], tensors[:1])
 	return err
 }
 

@@ -50,7 +50,7 @@ func resetChild(kind string) error {
 	if err != nil {
 		return err
 	}
-	s, err := compileAndOpen(ctx, model, Options{})
+	s, err := OpenModel(ctx, model, Options{})
 	if err != nil {
 		return err
 	}

@@ -49,39 +49,46 @@ func (s *Session) Reset(ctx context.Context, depth string, to *Snapshot) (Reset,
 		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
 	before, began := anonymous(), time.Now()
-	switch depth {
-	case contract.ResetNone:
-	case contract.ResetRestore:
-		if err := s.bringTo(ctx, to); err != nil {
-			return Reset{}, fmt.Errorf("reset: %w", err)
-		}
-	case contract.ResetReload:
-		if s.closed {
-			return Reset{}, fmt.Errorf("reset: %w", tfbind.ErrClosed)
-		}
-		if to != nil {
-			if err := to.fits(s.model); err != nil {
-				return Reset{}, fmt.Errorf("reset: %w", err)
-			}
-		}
-		if err := s.model.CheckUnchanged(); err != nil {
-			return Reset{}, fmt.Errorf("reset: the session is unchanged, because its model could not be loaded again: %w", err)
-		}
-		if err := s.unload(); err != nil {
-			return Reset{}, s.lost(to, err)
-		}
-		tfbind.TrimMalloc()
-		if err := s.reload(ctx, to); err != nil {
-			return Reset{}, s.lost(to, err)
-		}
-	default:
-		return Reset{}, fmt.Errorf("reset: a session has no depth %q; expected restore or reload", depth)
+	if err := s.reset(ctx, depth, to); err != nil {
+		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
 	r := Reset{Took: time.Since(began)}
 	if after := anonymous(); before.OK && after.OK {
 		r.Returned = memory.Known(before.Bytes - after.Bytes)
 	}
 	return r, nil
+}
+
+func (s *Session) reset(ctx context.Context, depth string, to *Snapshot) error {
+	switch {
+	case depth == contract.ResetNone:
+		return nil
+	case depth == contract.ResetRestore && to == nil:
+		return s.Restore(ctx, ownWeights(s.model))
+	case depth == contract.ResetRestore:
+		return s.Revert(ctx, to)
+	case depth != contract.ResetReload:
+		return fmt.Errorf("a session has no depth %q; expected restore or reload", depth)
+	case s.closed:
+		return tfbind.ErrClosed
+	}
+	if to != nil {
+		if err := to.fits(s.model); err != nil {
+			return err
+		}
+	}
+	if err := s.model.CheckUnchanged(); err != nil {
+		return fmt.Errorf("the session is unchanged, because its model could not be loaded again: %w", err)
+	}
+	err := s.unload()
+	if err == nil {
+		tfbind.TrimMalloc()
+		err = s.reload(ctx, to)
+	}
+	if err != nil {
+		return s.lost(to, err)
+	}
+	return nil
 }
 
 // reload loads the model after unload and restores its state.
@@ -106,19 +113,11 @@ func (s *Session) lost(to *Snapshot, err error) error {
 	if to != nil {
 		todo = "open the model again and revert to the snapshot, which is still valid, or resume from the last checkpoint"
 	}
-	return errors.Join(fmt.Errorf("reset: %w: %w; %s", ErrLost, err, todo), s.Close())
+	return errors.Join(fmt.Errorf("%w: %w; %s", ErrLost, err, todo), s.Close())
 }
 
 // ErrOutOfMemory means that a step ran out of memory. Some of the variables may be updated.
 var ErrOutOfMemory = tfbind.ErrResourceExhausted
-
-// bringTo sets all variables to a snapshot, or to the original weights if it is nil.
-func (s *Session) bringTo(ctx context.Context, to *Snapshot) error {
-	if to != nil {
-		return s.Revert(ctx, to)
-	}
-	return s.Restore(ctx, ownWeights(s.model))
-}
 
 func anonymous() memory.Reading {
 	p, err := memory.Read()

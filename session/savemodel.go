@@ -131,8 +131,8 @@ func tidy(dir string) {
 // replaceable rejects a folder that has other content than a SavedModel or is inside the folder
 // of the original model.
 func replaceable(dir, model string) error {
-	if err := outside(dir, model); err != nil {
-		return fmt.Errorf("save model to %s: %w", dir, err)
+	if files.Within(dir, model) && !files.Same(dir, model) {
+		return fmt.Errorf("save model to %s: the folder is inside the model %s; choose another folder", dir, model)
 	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -145,14 +145,6 @@ func replaceable(dir, model string) error {
 	if len(entries) > 0 && !isModel {
 		return fmt.Errorf("save model to %s: the folder holds something other than a SavedModel (%s); choose another "+
 			"folder or empty it", dir, entries[0].Name())
-	}
-	return nil
-}
-
-// outside returns an error if dir is, or would be, inside the folder of a model.
-func outside(dir, model string) error {
-	if files.Within(dir, model) && !files.Same(dir, model) {
-		return fmt.Errorf("the folder is inside the model %s; choose another folder", model)
 	}
 	return nil
 }

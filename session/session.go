@@ -95,8 +95,8 @@ type Session struct {
 	closed bool
 	driver *gpu.Driver // nil until Usage finds a GPU
 	gpu    *gpu.Meter
-	jpeg   jpegDecoder
-	writer stateWriter
+	jpeg   side // decodes JPEG files
+	writer side // writes the files of Save
 	native
 }
 
@@ -197,7 +197,7 @@ func (s *Session) checkGPU() error {
 	if len(asks) == 0 {
 		return nil
 	}
-	devices, err := s.devices()
+	devices, err := s.tf.Devices()
 	if err != nil || resolved.HasGPU(devices) {
 		return err
 	}
@@ -270,8 +270,6 @@ func (s *Session) prepareRoles(n *native) (err error) {
 	return nil
 }
 
-func (s *Session) devices() ([]tfbind.Device, error) { return s.tf.Devices() }
-
 // Close frees the session with its graph and variables. Steps made by Prepare must be closed
 // separately, before or after. TensorFlow's default CPU allocator keeps most of the memory for
 // reuse (measured with 2.21). Closing twice does nothing.
@@ -325,8 +323,8 @@ func (s *Session) Train(ctx context.Context, step int64, b data.Batch, out []flo
 		applied, err = s.trainParts(ctx, step, b, out)
 	default:
 		r := s.train
-		if compiled := s.compiledFor(b.Size); compiled != nil {
-			r = compiled
+		if c := s.compiled; c != nil && c.batch == int64(b.Size) {
+			r = c
 		}
 		r.setSeeds(s.opts.Seed, step)
 		applied, err = r.on(ctx, b, out[:len(r.names)])
@@ -344,14 +342,6 @@ func (s *Session) beginTrain(out []float64) error {
 	}
 	s.skipped, s.stuck = false, math.NaN()
 	return s.train.checkLen(out, s.trainNames)
-}
-
-// compiledFor returns the XLA-compiled train signature for a batch size; nil if there is none.
-func (s *Session) compiledFor(samples int) *runner {
-	if c := s.compiled; c != nil && c.batch == int64(samples) {
-		return c
-	}
-	return nil
 }
 
 // Trace calls the function do. For each signature that runs meanwhile, in order, it returns a
@@ -507,7 +497,7 @@ func (s *Session) Identity() map[string]string {
 // SetCallerRuns changes Options.CallerRuns for the following steps. Their results stay the same, bit
 // for bit. ok is false, and nothing changes, with another executor or several devices.
 func (s *Session) SetCallerRuns(on bool) (ok bool) {
-	devices, err := s.devices()
+	devices, err := s.tf.Devices()
 	if ok = err == nil && len(devices) == 1 && s.opts.Device.Executor == ""; ok {
 		s.opts.CallerRuns = on
 	}

@@ -33,7 +33,7 @@ func open(t testing.TB, name string, opts session.Options) *session.Session {
 
 func openModel(t testing.TB, model *savedmodels.Model, opts session.Options) *session.Session {
 	t.Helper()
-	s, err := compileAndOpen(context.Background(), model, opts)
+	s, err := session.OpenModel(context.Background(), model, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
@@ -372,7 +372,7 @@ func TestNil(t *testing.T) {
 	b := batches(t, digits(t), 4, 1)[0]
 	var none context.Context
 	for name, do := range map[string]func() error{
-		"Open":     func() error { _, err := compileAndOpen(none, s.Model(), session.Options{}); return err },
+		"Open":     func() error { _, err := session.OpenModel(none, s.Model(), session.Options{}); return err },
 		"Train":    func() error { return s.Train(none, 0, b, make([]float64, 2)) },
 		"Evaluate": func() error { return s.Evaluate(none, b, make([]float64, 2)) },
 		"Snapshot": func() error { _, err := s.Snapshot(none); return err },
@@ -407,12 +407,12 @@ func TestOpenErrors(t *testing.T) {
 	require.NoError(t, err)
 	bad := session.Options{}
 	bad.Device.IntraThreads = -1
-	_, err = compileAndOpen(ctx, model, bad)
+	_, err = session.OpenModel(ctx, model, bad)
 	assert.ErrorContains(t, err, "Options.IntraThreads -1")
 	cause := errors.New("enough")
 	ended, cancel := context.WithCancelCause(ctx)
 	cancel(cause)
-	_, err = compileAndOpen(ended, model, session.Options{})
+	_, err = session.OpenModel(ended, model, session.Options{})
 	assert.ErrorIs(t, err, cause)
 
 	// Change the value of a weight in the file.
@@ -425,7 +425,7 @@ func TestOpenErrors(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, values, 0o600))
 	damaged, err := savedmodels.Open(dir)
 	require.NoError(t, err)
-	_, err = compileAndOpen(ctx, damaged, session.Options{})
+	_, err = session.OpenModel(ctx, damaged, session.Options{})
 	assert.ErrorIs(t, err, &tfbind.Error{Code: "DATA_LOSS"})
 	assert.ErrorIs(t, err, savedmodels.ErrNotSavedModel)
 	assert.ErrorContains(t, err, "a file of the model in "+dir+" is damaged: copy or export it again")
@@ -458,16 +458,9 @@ func TestConfigIsMergedOverDevice(t *testing.T) {
 		{Config: []byte("no message")},
 		{Device: one, Config: []byte{0x28}}, // a truncated field
 	} {
-		_, err = compileAndOpen(context.Background(), model, opts)
+		_, err = session.OpenModel(context.Background(), model, opts)
 		assert.ErrorIs(t, err, tfbind.ErrInvalidArgument)
 	}
-}
-
-func TestDevices(t *testing.T) {
-	r, err := open(t, "digits", session.Options{}).Resolved()
-	require.NoError(t, err)
-	require.NotEmpty(t, r.Devices)
-	assert.Equal(t, "CPU", r.Devices[0].Type)
 }
 
 // A traced step trains like any other step, and its trace lists the operations.
@@ -535,15 +528,6 @@ func TestEvaluateInFloat16(t *testing.T) {
 		return out[0]
 	}
 	assert.InEpsilon(t, loss(gpuopts.Options{}), loss(gpuopts.Options{Precision: gpuopts.Float16CPU}), 0.01)
-}
-
-// compileAndOpen opens the plan of a model with options.
-func compileAndOpen(ctx context.Context, model *savedmodels.Model, o session.Options) (*session.Session, error) {
-	plan, err := session.Compile(model, o)
-	if err != nil {
-		return nil, err
-	}
-	return session.Open(ctx, plan)
 }
 
 // A session that loads some signatures trains with the same bits, and takes no others.

@@ -13,61 +13,52 @@ import (
 // reset of the Session.
 type side struct {
 	mu     sync.Mutex
-	opened bool
-	err    error // the error of output, or ErrClosed
 	tf     *tfbind.Session
+	closed bool
 }
 
-// open makes the native session at the first call, and again if an earlier call failed. define adds
-// the operations, and find looks them up.
-func (d *side) open(config []byte, define func(*graphdef.Graph) (find func())) error {
+// open makes the native session of a graph at the first call, and again if an earlier call failed.
+func (d *side) open(config []byte, graph func() *graphdef.Graph) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.opened {
-		return d.err
+	switch {
+	case d.closed:
+		return tfbind.ErrClosed
+	case d.tf != nil:
+		return nil
 	}
-	g := &graphdef.Graph{}
-	find := define(g)
-	def, err := g.Bytes()
-	if err == nil {
-		err = d.load(def, config)
-	}
-	if err == nil {
-		find()
-		err = d.err
-	}
+	def, err := graph().Bytes()
 	if err != nil {
-		err = errors.Join(err, d.tf.Close())
-		d.err, d.tf = nil, nil
 		return err
 	}
-	d.opened = true
-	return nil
+	return d.load(def, config)
 }
 
 // load makes the native session of a serialized graph.
-func (d *side) load(def, config []byte) (err error) {
-	if d.tf, err = tfbind.NewSession(nil, config); err == nil {
-		err = d.tf.Graph().Import(def, "")
+func (d *side) load(def, config []byte) error {
+	tf, err := tfbind.NewSession(nil, config)
+	if err != nil {
+		return err
 	}
-	return err
+	if err := tf.Graph().Import(def, ""); err != nil {
+		return errors.Join(err, tf.Close())
+	}
+	d.tf = tf
+	return nil
 }
 
-// output looks up an output. An error makes open fail.
-func (d *side) output(name string) (o tfbind.Output) {
-	if d.err != nil {
-		return o
-	}
+// output looks up an output.
+func (d *side) output(name string) (tfbind.Output, error) {
 	o, err := d.tf.Graph().Output(name)
 	if err != nil {
-		d.err = fmt.Errorf("tensor %q: %w", name, err)
+		err = fmt.Errorf("tensor %q: %w", name, err)
 	}
-	return o
+	return o, err
 }
 
 func (d *side) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.opened, d.err = true, tfbind.ErrClosed
+	d.closed = true
 	return d.tf.Close()
 }

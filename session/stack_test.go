@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
@@ -236,17 +235,15 @@ func stacked(t testing.TB, change func(n *tfproto.SignatureDef)) *savedmodels.Mo
 	}
 	text, err := g.Bytes()
 	require.NoError(t, err)
-	graph := &tfproto.GraphDef{}
-	require.NoError(t, proto.Unmarshal(text, graph))
 	signature := func(id string, lead ...int64) *tfproto.SignatureDef {
 		return &tfproto.SignatureDef{
 			Inputs: map[string]*tfproto.TensorInfo{
-				"x": tensor("x"+id, float, append(lead, -1)...), "sample_weight": tensor("w"+id, float, append(lead, -1)...),
-				"learning_rate": tensor("rate", float), "seed": tensor("seed"+id, tfbind.Int64, append(lead, 2)...),
+				"x": tensorInfo("x"+id, float, append(lead, -1)...), "sample_weight": tensorInfo("w"+id, float, append(lead, -1)...),
+				"learning_rate": tensorInfo("rate", float), "seed": tensorInfo("seed"+id, tfbind.Int64, append(lead, 2)...),
 			},
 			Outputs: map[string]*tfproto.TensorInfo{
-				"loss": tensor("loss"+id, float), "first": tensor("first"+id, double), "second": tensor("second"+id, double),
-				"rate": tensor("applied", float),
+				"loss": tensorInfo("loss"+id, float), "first": tensorInfo("first"+id, double), "second": tensorInfo("second"+id, double),
+				"rate": tensorInfo("applied", float),
 			},
 		}
 	}
@@ -254,23 +251,7 @@ func stacked(t testing.TB, change func(n *tfproto.SignatureDef)) *savedmodels.Mo
 	if change != nil {
 		change(n)
 	}
-	text, err = proto.Marshal(&tfproto.SavedModel{MetaGraphs: []*tfproto.MetaGraphDef{{
-		MetaInfoDef: &tfproto.MetaGraphDef_MetaInfoDef{Tags: []string{"serve"}}, GraphDef: graph,
-		SignatureDef: map[string]*tfproto.SignatureDef{"train": signature("1"), "train_n": n},
-	}}})
-	require.NoError(t, err)
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "saved_model.pb"), text, 0o644))
-	return writeNotes(t, dir, nil)
-}
-
-func tensor(op string, d tfbind.DType, dims ...int64) *tfproto.TensorInfo {
-	shape := &tfproto.TensorShapeProto{}
-	for _, n := range dims {
-		shape.Dim = append(shape.Dim, &tfproto.TensorShapeProto_Dim{Size: n})
-	}
-	return &tfproto.TensorInfo{Encoding: &tfproto.TensorInfo_Name{Name: op + ":0"}, Dtype: tfproto.DataType(d),
-		TensorShape: shape}
+	return writeModel(t, t.TempDir(), text, map[string]*tfproto.SignatureDef{"train": signature("1"), "train_n": n}, nil)
 }
 
 // Each step of an execution has its own seed and sample weights. All steps have the same learning
@@ -319,7 +300,7 @@ func TestCompileStack(t *testing.T) {
 	without := reporter(t, "", false, nil)
 	resize := func(input string, dims ...int64) func(*tfproto.SignatureDef) {
 		return func(n *tfproto.SignatureDef) {
-			n.Inputs[input] = tensor(map[string]string{"x": "x2", "sample_weight": "w2", "seed": "seed2",
+			n.Inputs[input] = tensorInfo(map[string]string{"x": "x2", "sample_weight": "w2", "seed": "seed2",
 				"learning_rate": "rate"}[input], tfbind.DType(n.Inputs[input].Dtype), dims...)
 		}
 	}

@@ -79,26 +79,13 @@ func TestSaveLeavesOutFrozenVariables(t *testing.T) {
 	trained, err := savedmodels.Open(dir)
 	require.NoError(t, err)
 	assert.NoError(t, a.CheckVariables(weightsOf(trained)))
+	require.NoError(t, b.Restore(ctx, weightsOf(trained)))
+	assert.Equal(t, want, losses(t, b, bs[3:], 3), "a complete checkpoint")
 	assert.Equal(t, m.Base, trained.Base)
 	assert.Equal(t, want, losses(t, openModel(t, trained, session.Options{}), bs[3:], 3))
 	left, err := filepath.Glob(prefix + "*")
 	require.NoError(t, err)
 	assert.Len(t, left, 2)
-}
-
-// A complete checkpoint, such as those of earlier versions, can be restored.
-func TestRestoreACompleteCheckpoint(t *testing.T) {
-	ctx := context.Background()
-	m := loraModel(t)
-	bs := batches(t, digits(t), 32, 4)
-	a := openModel(t, m, session.Options{})
-	losses(t, a, bs[:2], 0)
-	dir := filepath.Join(t.TempDir(), "trained")
-	require.NoError(t, a.SaveModel(ctx, dir))
-	want := losses(t, a, bs[2:], 2)
-	b := openModel(t, m, session.Options{})
-	require.NoError(t, b.Restore(ctx, filepath.Join(dir, "variables", "variables")))
-	assert.Equal(t, want, losses(t, b, bs[2:], 2))
 }
 
 // A checkpoint of a model with other frozen variables is refused, and nothing changes.

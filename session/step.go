@@ -244,7 +244,7 @@ func (r *runner) checkLen(out []float64, want []string) error {
 		return nil
 	}
 	return fmt.Errorf("signature %s: the slice has length %d, expected %d for the results %v", r.Signature.Name, len(out),
-		len(r.names), r.names)
+		len(want), want)
 }
 
 // find returns the index of each name in the runner's metrics; -1 for a missing name.

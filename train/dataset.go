@@ -12,6 +12,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/contract"
+	"steadyfit/internal/inputs"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
@@ -149,7 +150,7 @@ func (t *training) weighted(train *data.InMemory, signature string) (*data.InMem
 	if err != nil {
 		return nil, err
 	}
-	labels := slices.DeleteFunc(sig.DataInputs(), t.isFeature)
+	labels := inputs.Labels(t.model, sig)
 	if len(labels) != 1 {
 		return nil, refuse("Config.ClassWeights", nil, "expected a model with one label, and signature %s takes %d",
 			signature, len(labels))
@@ -186,11 +187,4 @@ func (t *training) weightsOf(label data.FieldSpec, n int) (map[int64]float64, er
 		weights[int64(class)] = t.ClassWeights[key]
 	}
 	return weights, nil
-}
-
-// isFeature reports whether an input of the train signature is an input of predict, too. Without
-// a predict signature, all inputs are features.
-func (t *training) isFeature(in savedmodels.Tensor) bool {
-	predict, err := t.model.Signature(t.model.Roles.Predict)
-	return err != nil || predict.Input(in.Name) != nil
 }

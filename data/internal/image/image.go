@@ -10,7 +10,7 @@ package image
 
 import (
 	"bufio"
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"image"
@@ -21,12 +21,12 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"golang.org/x/image/bmp"
 	"golang.org/x/image/draw"
 	"golang.org/x/image/webp"
+	"golang.org/x/sync/semaphore"
 
 	"steadyfit/data/internal/fault"
 )
@@ -35,6 +35,9 @@ const (
 	maxPixels   = 100_000_000 // of an image
 	decodeBytes = 256 << 20   // of all images that are decoded at a time
 )
+
+// decoding limits the memory of all decoders to decodeBytes.
+var decoding = semaphore.NewWeighted(decodeBytes)
 
 // imageFormat is an image format. The registry of package image is not used, since other packages
 // of a program may change it.
@@ -84,7 +87,6 @@ type Decoder struct {
 	Channels      int // 3, or 1 for grey
 
 	jpeg atomic.Pointer[JPEG]
-	gate gate
 }
 
 // UseJPEG sets the function that decodes JPEG files; nil means Go's decoder.
@@ -125,9 +127,11 @@ func Decode[T uint8 | float32](w *Worker, sample []T, from Source, size int64) e
 	if err != nil {
 		return err
 	}
-	cost := w.cost(format, config, size)
-	w.of.gate.enter(cost)
-	defer w.of.gate.leave(cost)
+	cost := min(w.cost(format, config, size), decodeBytes) // a larger image is decoded alone
+	if err := decoding.Acquire(context.Background(), cost); err != nil {
+		return err
+	}
+	defer decoding.Release(cost)
 	picture, err := w.decode(format, from, size)
 	if err != nil {
 		return broken(format, err)
@@ -309,33 +313,4 @@ func opaque(picture image.Image) image.Image {
 		m.Palette = palette
 	}
 	return picture
-}
-
-// gate limits the bytes in use by several goroutines to decodeBytes.
-type gate struct {
-	limit int64 // 0 means decodeBytes
-
-	mu   sync.Mutex
-	free sync.Cond
-	used int64
-}
-
-// enter waits until n more bytes fit in decodeBytes, or no bytes are in use.
-func (g *gate) enter(n int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.free.L == nil {
-		g.free.L = &g.mu
-	}
-	for g.used > 0 && g.used+n > cmp.Or(g.limit, decodeBytes) {
-		g.free.Wait()
-	}
-	g.used += n
-}
-
-func (g *gate) leave(n int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.used -= n
-	g.free.Broadcast()
 }

@@ -5,8 +5,6 @@ import (
 	"image"
 	"math"
 	"os"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -51,29 +49,5 @@ func TestResizedLikeTensorFlow(t *testing.T) {
 			require.Equal(t, to.Values, floats, "%dx%dx%d, picture %d", to.Height, to.Width, to.Channels, i)
 			require.Equal(t, rounded, bytes, "%dx%dx%d, picture %d", to.Height, to.Width, to.Channels, i)
 		}
-	}
-}
-
-// The decoders of all workers share one memory limit. An image above it is decoded alone.
-func TestDecodingIsBounded(t *testing.T) {
-	for _, c := range []struct{ limit, each, most int64 }{{30, 10, 30}, {10, 10, 10}, {1, 10, 10}} {
-		g := gate{limit: c.limit}
-		var used, peak atomic.Int64
-		var group sync.WaitGroup
-		for range 8 {
-			group.Go(func() {
-				for range 100 {
-					g.enter(c.each)
-					if now := used.Add(c.each); now > peak.Load() {
-						peak.Store(now)
-					}
-					used.Add(-c.each)
-					g.leave(c.each)
-				}
-			})
-		}
-		group.Wait()
-		require.Zero(t, g.used)
-		require.LessOrEqual(t, peak.Load(), c.most)
 	}
 }
