@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,6 +22,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/files"
+	"steadyfit/internal/testkit"
 	"steadyfit/option"
 )
 
@@ -129,42 +130,32 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 
 var errCrash = errors.New("crash")
 
-// crasher simulates a crash: it allows a number of changes to files and prevents all later ones.
-type crasher struct {
-	sync.Mutex
-	left int
-	dead bool
-}
-
-func (c *crasher) before(string, string) error {
-	c.Lock()
-	defer c.Unlock()
-	if c.left--; c.left < 0 {
-		c.dead = true
-	}
-	if c.dead {
-		return errCrash
-	}
-	return nil
-}
-
-// A run crashes before each change to files that its checkpoints make. The next run resumes.
-func TestCrashAtEveryWrite(t *testing.T) {
+// The disk fails, or the process dies, before each change to files that the checkpoints make. Earlier checkpoints stay,
+// and the next run resumes.
+func TestFailureAtEveryWrite(t *testing.T) {
 	want := wanted(t)
 	for at := 0; ; at++ {
 		dir := tempDir(t)
-		crash := &crasher{left: at}
-		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: files.Disk{Before: crash.before}})
+		f := &testkit.DiskFailure{At: at, Err: syscall.EDQUOT, All: true}
+		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: files.Disk{Before: f.Before}})
 		_, err := loop.Run(t.Context(), trainingData(t))
-		if !crash.dead {
+		if at >= f.Count {
 			require.NoError(t, err)
 			require.Greater(t, at, 100, "the run changes files often")
 			return
 		}
-		require.ErrorIs(t, err, errCrash)
+		require.ErrorIs(t, err, syscall.EDQUOT)
 		var hook *HookError
 		require.ErrorAs(t, err, &hook)
 		require.Equal(t, "checkpoint", hook.Hook)
+		var failed *checkpoint.Error
+		if errors.As(err, &failed) {
+			require.ErrorContains(t, failed, "free some space")
+			if failed.Good != "" {
+				_, err := verify(failed.Good)
+				require.NoError(t, err)
+			}
+		}
 		requireResumes(t, dir, want)
 	}
 }
@@ -184,8 +175,8 @@ func TestCrashWhileReplacing(t *testing.T) {
 
 	for at := range 40 {
 		dir := copyDir(t, interrupted)
-		crash := &crasher{left: at}
-		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: files.Disk{Before: crash.before}})
+		crash := &testkit.DiskFailure{At: at, Err: errCrash, All: true}
+		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: files.Disk{Before: crash.Before}})
 		loop.Resume = dir
 		_, err := loop.Run(t.Context(), trainingData(t))
 		require.ErrorIs(t, err, errCrash)
@@ -277,53 +268,24 @@ func checkpointed(t testing.TB, c Checkpoint) (dir string, loop Loop) {
 	return dir, loop
 }
 
+// A run skips a damaged checkpoint, and writes it again. TestEveryFileTornInEveryWay has the other kinds of damage.
 func TestTornCheckpointsAreSkipped(t *testing.T) {
-	edit := func(name string, change func([]byte) []byte) func(string) error {
-		return func(dir string) error {
-			content, err := os.ReadFile(filepath.Join(dir, name))
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(filepath.Join(dir, name), change(content), 0o666)
-		}
-	}
-	half := func(b []byte) []byte { return b[:len(b)/2] }
-	flip := func(b []byte) []byte { b[len(b)/2] ^= 1; return b }
-	for _, c := range []struct {
-		name   string
-		damage func(dir string) error
-		is     error
-		words  string
-	}{
-		{"variables cut off", edit("variables.data-00000-of-00001", half), checkpoint.ErrTorn,
-			"variables.data-00000-of-00001 has 24 bytes"},
-		{"variables changed", edit("variables.data-00000-of-00001", flip), checkpoint.ErrTorn, "expected 48 bytes with"},
-		{"variables empty", edit("variables.index", func([]byte) []byte { return nil }), checkpoint.ErrTorn,
-			"variables.index has 0 bytes"},
-		{"variables missing", func(dir string) error { return os.Remove(filepath.Join(dir, "variables.index")) },
-			checkpoint.ErrTorn, "no such file"},
-		{"history changed", edit("history.jsonl", flip), checkpoint.ErrTorn, "history.jsonl"},
-		{"state cut off", edit("state.json", half), checkpoint.ErrTorn, "state.json: unexpected end"},
-		{"state empty", edit("state.json", func([]byte) []byte { return nil }), checkpoint.ErrTorn, "state.json"},
-		{"state changed", edit("state.json", func(b []byte) []byte {
-			return bytes.Replace(b, []byte(`"epoch": 3`), []byte(`"epoch": 2`), 1)
-		}), checkpoint.ErrTorn, "state.json: it has the checksum"},
-		{"state of zeros", edit("state.json", func(b []byte) []byte { return make([]byte, len(b)) }), checkpoint.ErrTorn,
-			"state.json"},
-		{"state missing", func(dir string) error { return os.Remove(filepath.Join(dir, "state.json")) }, checkpoint.ErrTorn,
-			"state.json"},
-		{"another format", edit("state.json", func([]byte) []byte { return []byte(`{"format":"else"}`) }), checkpoint.ErrTorn, `format is "else"`},
-		{"version changed", edit("state.json", func(b []byte) []byte {
-			return bytes.Replace(b, []byte(`checkpoint 1`), []byte(`checkpoint 3`), 1)
-		}), checkpoint.ErrTorn, `its format is "steadyfit checkpoint 3", expected "steadyfit checkpoint 1"`},
+	for _, c := range []struct{ name, from, to, words string }{
+		{"variables.index", "", "x", "variables.index has"},
+		{"state.json", `"epoch": 3`, `"epoch": 2`, "state.json: it has the checksum"},
+		{"state.json", "checkpoint 1", "checkpoint 3",
+			`its format is "steadyfit checkpoint 3", expected "steadyfit checkpoint 1"`},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.words, func(t *testing.T) {
 			dir, loop := checkpointed(t, Checkpoint{})
-			require.NoError(t, c.damage(filepath.Join(dir, "ckpt-6")))
+			path := filepath.Join(dir, "ckpt-6", c.name)
+			content, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, bytes.Replace(content, []byte(c.from), []byte(c.to), 1), 0o666))
 			found, err := checkpoint.List(dir)
 			require.NoError(t, err)
 			require.Len(t, found, 3)
-			require.ErrorIs(t, found[0].Err, c.is)
+			require.ErrorIs(t, found[0].Err, checkpoint.ErrTorn)
 			require.ErrorContains(t, found[0].Err, c.words)
 			require.NoError(t, found[1].Err)
 
@@ -403,45 +365,7 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	require.Equal(t, []string{"ckpt-8"}, names(t, empty))
 }
 
-func TestMismatchesAreListed(t *testing.T) {
-	for _, c := range []struct {
-		keys   []string
-		change func(*Loop) data.Dataset
-	}{
-		{[]string{"batch", "steps_per_epoch"}, func(l *Loop) data.Dataset { l.Batch = 2; return nil }},
-		{[]string{"steps_per_epoch"}, func(l *Loop) data.Dataset { l.StepsPerEpoch = 1; return nil }},
-		{[]string{"drop_remainder"}, func(l *Loop) data.Dataset { l.DropRemainder = true; return nil }},
-		{[]string{"session.seed"}, func(l *Loop) data.Dataset { l.Session.(*linear).seed = "2"; return nil }},
-		{[]string{"validation"}, func(l *Loop) data.Dataset { l.Validation = samples(t, 4); return nil }},
-		{[]string{"data"}, func(*Loop) data.Dataset { return samples(t, 8).Shuffle(1) }},
-		{[]string{"data"}, func(*Loop) data.Dataset { return samples(t, 7) }},
-		{[]string{"data"}, func(*Loop) data.Dataset { return edited(t, samples(t, 8), 7) }},
-		{[]string{"data", "data.fields"}, func(*Loop) data.Dataset {
-			x, y := fieldsOf(t, samples(t, 8))
-			return table(t, "line8", x, y, data.Field{Name: "z", Array: y.Array})
-		}},
-	} {
-		_, loop := checkpointed(t, Checkpoint{})
-		ds := c.change(&loop)
-		if ds == nil {
-			ds = samples(t, 8)
-		}
-		l := newLinear()
-		l.seed = loop.Session.(*linear).seed
-		loop.Session = l
-		before := l.state()
-		_, err := loop.Run(t.Context(), ds)
-		var mismatch *mismatchError
-		require.ErrorAs(t, err, &mismatch, c.keys)
-		var keys []string
-		for _, d := range mismatch.differences {
-			keys = append(keys, d.key)
-			require.NotEqual(t, d.checkpoint, d.run)
-			require.ErrorContains(t, err, d.key+": ")
-		}
-		require.Equal(t, c.keys, keys)
-		require.Equal(t, before, l.state(), "nothing was restored")
-	}
+func TestMismatchError(t *testing.T) {
 	require.EqualError(t, &mismatchError{checkpoint: "c", differences: []difference{{"batch", "4", ""}}},
 		"cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the "+
 			"same model, data and options, or start a new run with another folder for its checkpoints, or set "+
@@ -699,12 +623,6 @@ func TestEditedValidationIsNoticed(t *testing.T) {
 	require.ErrorContains(t, err, "split into training and validation data differ")
 }
 
-func TestOtherOrderIsNoticed(t *testing.T) {
-	_, loop := checkpointed(t, Checkpoint{})
-	_, err := loop.Run(t.Context(), samples(t, 8).Shuffle(1))
-	require.ErrorContains(t, err, "data order (seed, shuffle)")
-}
-
 // countedData counts the passes over a dataset.
 type countedData struct {
 	data.Dataset
@@ -809,15 +727,4 @@ func TestFingerprintTellsData(t *testing.T) {
 			Array: data.Array{Shape: []int{1}, Values: values}}))
 	}
 	require.Error(t, (&fieldSummer{hash: sha256.New()}).add(data.Field{Name: "x", Array: data.Array{Values: []int8{1}}}))
-}
-
-func BenchmarkFingerprint(b *testing.B) {
-	ds, err := data.New("images", data.Field{Name: "x",
-		Array: data.Array{Shape: []int{2048, 64, 64}, Values: make([]float32, 2048*64*64)}})
-	require.NoError(b, err)
-	b.SetBytes(2048 * 64 * 64 * 4)
-	for b.Loop() {
-		_, err := fingerprint(b.Context(), ds, 32, func() {})
-		require.NoError(b, err)
-	}
 }

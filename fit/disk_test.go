@@ -3,7 +3,6 @@ package fit
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,31 +35,6 @@ func requireSound(t testing.TB, dir string) {
 	}
 	for _, name := range names(t, dir) {
 		require.False(t, strings.HasPrefix(name, "."), "%s is left over", name)
-	}
-}
-
-// A failure leaves earlier checkpoints, and the run can resume when the disk works again.
-func TestStopAfterAnyFailure(t *testing.T) {
-	want := wanted(t)
-	for at := 0; ; at += 3 {
-		dir := tempDir(t)
-		f := &testkit.DiskFailure{At: at, Err: syscall.EDQUOT, All: true}
-		loop := fullLoop(t, eachWay[at%2](), dir, Checkpoint{disk: files.Disk{Before: f.Before}})
-		_, err := loop.Run(t.Context(), trainingData(t))
-		if at >= f.Count {
-			require.NoError(t, err)
-			return
-		}
-		require.ErrorIs(t, err, syscall.EDQUOT)
-		var failed *checkpoint.Error
-		if errors.As(err, &failed) {
-			require.ErrorContains(t, failed, "free some space")
-			if failed.Good != "" {
-				_, err := verify(failed.Good)
-				require.NoError(t, err)
-			}
-		}
-		requireResumes(t, dir, want)
 	}
 }
 

@@ -793,16 +793,6 @@ func TestLoopRunsAgain(t *testing.T) {
 	require.Len(t, log, 12)
 }
 
-func TestPrefetchedDataTrainsTheSame(t *testing.T) {
-	plain, ahead := newLinear(), newLinear()
-	want, err := (&Loop{Session: plain, Batch: 4, Epochs: 3, StepsPerEpoch: 4}).Run(t.Context(), samples(t, 22).Shuffle(5))
-	require.NoError(t, err)
-	got, err := (&Loop{Session: ahead, Batch: 4, Epochs: 3, StepsPerEpoch: 4}).Run(t.Context(),
-		data.Prefetch(samples(t, 22).Shuffle(5), 2))
-	require.NoError(t, err)
-	require.Equal(t, outcomeOf(t, want, plain), outcomeOf(t, got, ahead))
-}
-
 func TestEvaluate(t *testing.T) {
 	l := newLinear()
 	m, err := Evaluate(t.Context(), l, samples(t, 10), 4)

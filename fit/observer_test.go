@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/memory"
@@ -208,21 +207,4 @@ func TestScalars(t *testing.T) {
 		{"train", "time/step_seconds", 30, 0.25}, {"train", "time/data_wait", 30, 0.25},
 		{"train", "memory/rss", 30, 5}, {"train", "memory/peak", 30, 6}, {"train", "memory/gpu", 30, 7},
 	}, r.Scalars())
-}
-
-// BenchmarkObservers measures a step with and without an observer.
-func BenchmarkObservers(b *testing.B) {
-	for name, list := range map[string][]Observer{"none": nil,
-		"one": {&recorder{observe: func(context.Context, *Observation) error { return nil }}}} {
-		b.Run(name, func(b *testing.B) {
-			l := newLinear()
-			l.quiet = true
-			loop := Loop{Session: l, Batch: 4, Epochs: 1, StepsPerEpoch: b.N}
-			if list != nil {
-				loop.Hook(Observers{List: list}.Hook())
-			}
-			_, err := loop.Run(b.Context(), samples(b, 64))
-			assert.NoError(b, err)
-		})
-	}
 }

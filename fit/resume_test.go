@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"strings"
@@ -141,34 +140,6 @@ func TestAnOlderCheckpointThatCannotBeRead(t *testing.T) {
 	require.Contains(t, names(t, dir), older)
 }
 
-// Any flipped bit of state.json is detected or changes nothing.
-func TestEveryBitOfTheState(t *testing.T) {
-	dir, _ := checkpointed(t, Checkpoint{})
-	path := filepath.Join(dir, "ckpt-6")
-	want, err := readState(path)
-	require.NoError(t, err)
-	content, err := os.ReadFile(filepath.Join(path, stateFile))
-	require.NoError(t, err)
-	noticed := 0
-	for at := range content {
-		bit := byte(1) << (at % 8)
-		if at > len(content)/4 && at%5 > 0 {
-			continue // test the header and some other bytes
-		}
-		torn := bytes.Clone(content)
-		torn[at] ^= bit
-		require.NoError(t, os.WriteFile(filepath.Join(path, stateFile), torn, 0o666))
-		got, err := readState(path)
-		if err == nil {
-			require.Equal(t, want, got, "bit %d of byte %d", bits.TrailingZeros8(bit), at)
-			continue
-		}
-		noticed++
-		require.ErrorIs(t, err, checkpoint.ErrTorn, "bit %d of byte %d: %v", bits.TrailingZeros8(bit), at, err)
-	}
-	require.Greater(t, noticed, len(content)/4)
-}
-
 // renamed is a session with another model in its Identity, whose variables may fit.
 type renamed struct {
 	*linear
@@ -186,38 +157,54 @@ func (c checkedModel) CheckVariables(prefix string) error {
 	return c.fits
 }
 
-func TestResumeAnyway(t *testing.T) {
+// A run with other data, options or metrics than those of the checkpoint is an error that lists the differences, unless
+// ResumeAnyway is set.
+func TestResumeDespiteDifferences(t *testing.T) {
+	with := func(ds data.Dataset) func(*Loop) data.Dataset { return func(*Loop) data.Dataset { return ds } }
+	set := func(change func(l *Loop, s *linear)) func(*Loop) data.Dataset {
+		return func(l *Loop) data.Dataset {
+			change(l, l.Session.(*linear))
+			return samples(t, 8)
+		}
+	}
 	for _, c := range []struct {
 		keys   []string
 		change func(*Loop) data.Dataset
 	}{
-		{[]string{"batch", "steps_per_epoch"}, func(l *Loop) data.Dataset { l.Batch = 2; return nil }},
-		{[]string{"drop_remainder"}, func(l *Loop) data.Dataset { l.DropRemainder = true; return nil }},
-		{[]string{"session.seed"}, func(l *Loop) data.Dataset { l.Session.(*linear).seed = "2"; return nil }},
-		{[]string{"validation"}, func(l *Loop) data.Dataset { l.Validation = samples(t, 4); return nil }},
-		{[]string{"data", "steps_per_epoch"}, func(*Loop) data.Dataset { return samples(t, 24) }},
-		{[]string{"data", "steps_per_epoch"}, func(*Loop) data.Dataset { return samples(t, 4) }},
-		{[]string{"metrics"}, func(l *Loop) data.Dataset {
-			l.Session.(*linear).names = []string{"loss",
-				"error"}
-			return nil
+		{[]string{"batch", "steps_per_epoch"}, set(func(l *Loop, _ *linear) { l.Batch = 2 })},
+		{[]string{"steps_per_epoch"}, set(func(l *Loop, _ *linear) { l.StepsPerEpoch = 1 })},
+		{[]string{"drop_remainder"}, set(func(l *Loop, _ *linear) { l.DropRemainder = true })},
+		{[]string{"session.seed"}, set(func(_ *Loop, s *linear) { s.seed = "2" })},
+		{[]string{"validation"}, set(func(l *Loop, _ *linear) { l.Validation = samples(t, 4) })},
+		{[]string{"data"}, with(samples(t, 8).Shuffle(1))},
+		{[]string{"data"}, with(samples(t, 7))},
+		{[]string{"data"}, with(edited(t, samples(t, 8), 7))},
+		{[]string{"data", "data.fields"}, func(*Loop) data.Dataset {
+			x, y := fieldsOf(t, samples(t, 8))
+			return table(t, "line8", x, y, data.Field{Name: "z", Array: y.Array})
 		}},
-		{[]string{"metrics"}, func(l *Loop) data.Dataset { l.Session.(*linear).names = []string{"loss"}; return nil }},
-		{[]string{"session.model"}, func(l *Loop) data.Dataset {
-			l.Session = checkedModel{renamed{newLinear(), nil}}
-			return nil
-		}},
+		{[]string{"data", "steps_per_epoch"}, with(samples(t, 24))},
+		{[]string{"data", "steps_per_epoch"}, with(samples(t, 4))},
+		{[]string{"metrics"}, set(func(_ *Loop, s *linear) { s.names = []string{"loss", "error"} })},
+		{[]string{"metrics"}, set(func(_ *Loop, s *linear) { s.names = []string{"loss"} })},
+		{[]string{"session.model"}, set(func(l *Loop, s *linear) { l.Session = checkedModel{renamed{s, nil}} })},
 	} {
 		dir, loop := checkpointed(t, Checkpoint{})
 		l := newLinear()
 		loop.Session, loop.Epochs = l, 5
 		ds := c.change(&loop)
-		if ds == nil {
-			ds = samples(t, 8)
-		}
+		before := l.state()
 		_, err := loop.Run(t.Context(), ds)
 		var mismatch *mismatchError
 		require.ErrorAs(t, err, &mismatch, c.keys)
+		var keys []string
+		for _, d := range mismatch.differences {
+			keys = append(keys, d.key)
+			require.NotEqual(t, d.checkpoint, d.run)
+			require.ErrorContains(t, err, d.key+": ")
+		}
+		require.Equal(t, c.keys, keys)
+		require.Equal(t, before, l.state(), "nothing was restored")
 		require.ErrorContains(t, err, "or set Loop.ResumeAnyway")
 
 		var log bytes.Buffer

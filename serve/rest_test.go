@@ -224,28 +224,3 @@ func TestHandler(t *testing.T) {
 }
 
 func TestCloseOfNothing(t *testing.T) { require.NoError(t, new(Predictor).Close()) }
-
-// BenchmarkJSON compares a sample in a struct with one in JSON.
-func BenchmarkJSON(b *testing.B) {
-	model, images := digits(b)
-	p := open(b, model.Dir, Options{Parallel: 1})
-	pixels, err := json.Marshal(images[0].Pixels)
-	require.NoError(b, err)
-	for name, call := range map[string]func() error{
-		"struct": func() error { return p.Predict(context.Background(), &images[0], new(answer)) },
-		"json":   func() error { return p.Predict(context.Background(), JSON(`{"x":`+string(pixels)+`}`), new(answer)) },
-		"rest": func() error {
-			_, err := p.answer(post(`{"instances":[` + string(pixels) + `]}`))
-			return err
-		},
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := call(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

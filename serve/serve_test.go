@@ -716,31 +716,6 @@ func TestMemoryOfPredictionsAndSwaps(t *testing.T) {
 	assert.NotEqual(t, memory.Leak, verdict.Kind)
 }
 
-// BenchmarkPredict predicts single images in several goroutines.
-func BenchmarkPredict(b *testing.B) {
-	model, images := digits(b)
-	for _, joined := range []int{0, 32} {
-		p := open(b, model.Dir, Options{Batch: joined})
-		for _, goroutines := range []int{1, 8, 64} {
-			b.Run(fmt.Sprintf("batch=%d/goroutines=%d", joined, goroutines), func(b *testing.B) {
-				var group sync.WaitGroup
-				for g := range goroutines {
-					group.Go(func() {
-						var one answer
-						for i := g; i < b.N; i += goroutines {
-							if err := p.Predict(context.Background(), &images[i%len(images)], &one); err != nil {
-								b.Error(err)
-								return
-							}
-						}
-					})
-				}
-				group.Wait()
-			})
-		}
-	}
-}
-
 // Adapters share one model. Each call gets the weights of its adapter, also if the calls of others run in between.
 func TestPredictsWithAdapters(t *testing.T) {
 	dir := filepath.Join("..", "savedmodels", "testdata", "keras")

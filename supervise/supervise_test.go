@@ -13,13 +13,11 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -309,7 +307,6 @@ var scripts = map[string]script{
 			hogged = append(hogged, b)
 		}
 	},
-	"sums": sums,
 	"draws": func(_ context.Context, w *Worker) error {
 		file, ok := w.Terminal(os.Stderr).(*os.File)
 		fmt.Fprintf(w.Terminal(os.Stderr), "terminal %v %v %v\n", ok && term.IsTerminal(int(file.Fd())), file != os.Stderr,
@@ -319,32 +316,6 @@ var scripts = map[string]script{
 }
 
 var hogged [][]byte
-
-// sums is a training of 400 steps with a checkpoint after every third step. Its result is right only if
-// each step counts exactly once.
-func sums(_ context.Context, w *Worker) error {
-	const steps = 400
-	var step, sum int64
-	path := filepath.Join(os.Getenv(dirEnv), "checkpoint")
-	if text, err := os.ReadFile(path); err == nil && w.Status().Step > 0 {
-		if _, err := fmt.Sscan(string(text), &step, &sum); err != nil {
-			return fmt.Errorf("torn: %q: %w", text, err)
-		}
-	}
-	for step < steps {
-		for range 20_000 {
-			sum = (sum*31 + step) % 1_000_003
-		}
-		step++
-		w.Alive(step)
-		if step%3 == 0 || step == steps {
-			if err := leave("checkpoint", "%d %d", step, sum); err != nil {
-				return err
-			}
-		}
-	}
-	return leave("sum", "%d", sum)
-}
 
 // sink is a Stderr that tests can wait for.
 type sink struct {
@@ -936,33 +907,6 @@ func TestSuperviseStubbornOrphanIsKilled(t *testing.T) {
 	}
 }
 
-func TestSuperviseParentIsSmall(t *testing.T) {
-	cmd, out, _ := startParent(t, "waits", Options{})
-	out.await(t, "ready")
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
-	require.NoError(t, err)
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-	require.NoError(t, err)
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	assert.Error(t, cmd.Wait())
-	assert.NotContains(t, string(maps), "libtensorflow")
-	// Only anonymous memory is checked, since the kernel decides how many pages of the program's
-	// file are resident.
-	_, rest, found := strings.Cut(string(status), "RssAnon:")
-	require.True(t, found)
-	var kib int
-	_, err = fmt.Sscan(rest, &kib)
-	require.NoError(t, err)
-	t.Logf("the parent uses %d KiB", kib)
-	most := 16 << 10
-	info, ok := debug.ReadBuildInfo()
-	require.True(t, ok)
-	if slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		most *= 2 // the race detector needs memory
-	}
-	assert.Less(t, kib, most)
-}
-
 // The crash of a child that the kernel kills for lack of memory in its control group is reported as
 // such.
 func TestSuperviseReportsTheOOMKiller(t *testing.T) {
@@ -994,69 +938,6 @@ func TestSuperviseReportsTheOOMKiller(t *testing.T) {
 	cmd, out, _ := startParent(t, "hog", Options{}, groupEnv+"="+group)
 	require.NoError(t, cmd.Wait(), "%s", out)
 	assert.Contains(t, out.String(), "restart 1: killed by the kernel because memory ran out")
-}
-
-// Children are killed, crashed and stopped at random moments, from before main to the middle of a
-// checkpoint. The result must equal that of an undisturbed run. STEADYFIT_TEST_KILLS sets the number
-// of kills.
-//
-//lane:run soak
-func TestSuperviseRandomKills(t *testing.T) {
-	kills := 12
-	if text := os.Getenv(killsEnv); text != "" {
-		var err error
-		kills, err = strconv.Atoi(text)
-		require.NoError(t, err)
-	}
-	read := func(tr *trial) string {
-		text, err := os.ReadFile(filepath.Join(tr.dir, "sum"))
-		require.NoError(t, err)
-		return string(text)
-	}
-	whole := newTrial(t, "sums")
-	began := time.Now()
-	require.NoError(t, whole.run())
-	took := time.Since(began)
-	want := read(whole)
-
-	seed := uint64(time.Now().UnixNano())
-	random := rand.New(rand.NewPCG(seed, 0))
-	counts := map[syscall.Signal]int{}
-	attempts, begun := 0, time.Now()
-	deadline := max(took, 200*time.Millisecond) // on a busy machine, a start can take longer
-	for done := 0; done < kills; {
-		tr := newTrial(t, "sums")
-		tr.Grace = deadline + time.Millisecond
-		tr.Restarts, tr.Deadline, tr.startDeadline = kills+1000, deadline, deadline
-		ended := make(chan error, 1)
-		go func() { ended <- tr.run() }()
-		for running, seen := true, 0; running; {
-			due := time.After(time.Duration(random.Float64() * float64(took) * 1.2))
-			for waiting := true; waiting; {
-				select {
-				case err := <-ended:
-					require.NoError(t, err, "seed %d: %s", seed, tr.log)
-					assert.Equal(t, want, read(tr), "seed %d", seed)
-					running, waiting = false, false
-				case <-due:
-					waiting = false
-				}
-			}
-			pid := startedPID(tr)
-			if !running || pid == seen || done == kills {
-				continue
-			}
-			seen = pid
-			s := []syscall.Signal{syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGSTOP}[random.IntN(3)]
-			if syscall.Kill(pid, s) == nil {
-				done++
-				counts[s]++
-			}
-		}
-		attempts += 1 + len(tr.waits)
-	}
-	t.Logf("seed %d: %v, %d processes in %v; a whole run takes %v", seed, counts, attempts,
-		time.Since(begun).Round(time.Millisecond), took.Round(time.Millisecond))
 }
 
 func TestUnsupervised(t *testing.T) {
@@ -1131,16 +1012,6 @@ func TestAliveCostsLittle(t *testing.T) {
 		c.Alive(step)
 	}
 	runtime.KeepAlive(w)
-}
-
-func BenchmarkAlive(b *testing.B) {
-	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	require.NoError(b, err)
-	defer null.Close()
-	c := &Worker{began: time.Now(), fd: int(null.Fd())}
-	for b.Loop() {
-		c.Alive(1)
-	}
 }
 
 func TestErrorOutOfMemory(t *testing.T) {

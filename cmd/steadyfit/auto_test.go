@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -109,44 +108,6 @@ func TestMeasuredChoice(t *testing.T) {
 
 	run("processes", "cache", "--epochs", "30", "--supervise", "--reset", "process", "--reset-every", "10epochs")
 	assert.True(t, bytes.Equal(want, weights("processes")), "in three processes")
-
-	for i, killed := 0, false; !killed; i++ {
-		require.Less(t, i, 20, "each training ended before it was killed")
-		name := fmt.Sprintf("killed-%d", i)
-		cmd := trained(name, "cache", "--epochs", "30", "--supervise")
-		var output bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &output, &output
-		require.NoError(t, cmd.Start())
-		done := make(chan error, 1)
-		go func() { done <- cmd.Wait() }()
-		tick := time.NewTicker(2 * time.Millisecond)
-		for running := true; running; {
-			select {
-			case err := <-done: // before the kill if this test was slow
-				require.NoError(t, err, "%s", &output)
-				running = false
-			case <-tick.C:
-				ready, _ := filepath.Glob(filepath.Join(dir, name, "ckpt-*")) // the pattern is valid
-				if pid := childOf(cmd.Process.Pid); !killed && len(ready) > 0 && pid != 0 {
-					killed = syscall.Kill(pid, syscall.SIGKILL) == nil
-				}
-			}
-		}
-		tick.Stop()
-		assert.Contains(t, output.String(), measured)
-		assert.True(t, bytes.Equal(want, weights(name)), name)
-	}
-
-	// Flags that exclude the choice are an error.
-	for _, flags := range [][]string{{"--auto", "off"}, {"--steps-per-execution", "1"}, {"--deterministic"}} {
-		out, err := trained("parts", "none", append([]string{"--epochs", "31", "--resume"}, flags...)...).CombinedOutput()
-		var exit *exec.ExitError
-		require.ErrorAs(t, err, &exit, "%s", out)
-		assert.Equal(t, exitUsage, exit.ExitCode())
-		assert.Contains(t, string(out), "--auto: it chose 16 steps per execution, XLA-compiled for the training of the "+
-			"checkpoint; the options and variables of this run allow only ")
-	}
-	run("parts", "none", "--epochs", "31", "--resume=anyway", "--auto", "off")
 
 	// Several steps per execution, and the choice of a thread during the training, give the
 	// same bits as plain steps.

@@ -24,7 +24,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/internal/child"
 	"steadyfit/supervise"
 )
 
@@ -33,17 +32,6 @@ const argsEnv = "STEADYFIT_TEST_ARGS"
 
 // chosenEnv makes the program train in a child process with this configuration, as if autotune had chosen it.
 const chosenEnv = "STEADYFIT_TEST_CHOSEN"
-
-// noMemoryEnv makes the first process of a supervised training crash in one of the ways of
-// noMemory, with that signal and message.
-const noMemoryEnv = "STEADYFIT_TEST_NO_MEMORY"
-
-var noMemory = map[string]string{
-	"malloc": fmt.Sprintf("%d:terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
-		syscall.SIGABRT),
-	"pool": fmt.Sprintf("%d:W0000 op_kernel.cc:1858] OP_REQUIRES failed at mkl_util.h:848 : RESOURCE_EXHAUSTED: OOM "+
-		"when allocating tensor", syscall.SIGSEGV),
-}
 
 // asProgram runs the program if this process is to be the program or one of its children.
 func asProgram() {
@@ -67,19 +55,6 @@ func asProgram() {
 	}
 	main()
 	os.Exit(0)
-}
-
-// crashWithoutMemory crashes the first child of a supervised training if noMemoryEnv says how.
-func crashWithoutMemory() {
-	how := os.Getenv(noMemoryEnv)
-	if how == "" || !strings.Contains(os.Getenv(child.SupervisedEnv), `"attempt":1,`) {
-		return
-	}
-	signal, said, _ := strings.Cut(how, ":")
-	fmt.Fprintln(os.Stderr, said)
-	number, _ := strconv.Atoi(signal)
-	_ = syscall.Kill(os.Getpid(), syscall.Signal(number))
-	select {}
 }
 
 // program returns the command with these arguments, as a child process.
@@ -413,22 +388,10 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 	assert.True(t, bytes.Equal(want.weights, weights), "the weights differ")
 }
 
-// childOf returns a child of a process; 0 if it has none.
+// childOf returns the first child of a process; 0 if it has none.
 func childOf(pid int) int {
-	tasks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
-	if err != nil {
-		return 0
-	}
-	for _, path := range tasks {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		for _, word := range bytes.Fields(text) {
-			if child, err := strconv.Atoi(string(word)); err == nil {
-				return child
-			}
-		}
+	for _, child := range childrenOf(pid) {
+		return child
 	}
 	return 0
 }
@@ -583,35 +546,6 @@ func trainImages(t *testing.T, samples string, limit int, environment []string, 
 		losses = append(losses, record.Loss)
 	}
 	return losses, string(text)
-}
-
-// TestProcessThatRanOutOfMemory makes the first process of a supervised training crash like a
-// process whose allocation failed, before its first step. The next process starts with two
-// micro-batches.
-//
-//lane:skip race (ends processes)
-func TestProcessThatRanOutOfMemory(t *testing.T) {
-	for name, value := range noMemory {
-		t.Run(name, func(t *testing.T) { runOutOfMemory(t, value) })
-	}
-}
-
-func runOutOfMemory(t *testing.T, how string) {
-	t.Parallel()
-	dir := t.TempDir()
-	history := filepath.Join(dir, "history.jsonl")
-	cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "1", "--steps-per-epoch",
-		"2", "--history", history,
-		"--checkpoints", filepath.Join(dir, "ckpt"), "--on-oom", "microbatch", "--supervise")
-	cmd.Env = append(cmd.Env, noMemoryEnv+"="+how)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	text, err := os.ReadFile(history)
-	require.NoError(t, err)
-	var record struct{ Event string }
-	require.NoError(t, json.Unmarshal(text, &record), "%s", text)
-	assert.Contains(t, record.Event, "restart")
-	assert.Contains(t, record.Event, "oom")
 }
 
 // ramp returns n numbers from 0 to 1.

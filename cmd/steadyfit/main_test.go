@@ -25,7 +25,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	crashWithoutMemory()
 	train.Init(configureChild)
 	// Long trainings that are interrupted start without --auto; auto.txtar tests the choice.
 	if _, set := os.LookupEnv(autoEnv); !set {

@@ -60,18 +60,3 @@ func TestLevelOfAControlGroup(t *testing.T) {
 		return err == nil && used.Known() && max(level-memory.Bytes(used.Bytes), memory.Bytes(used.Bytes)-level) < 8*mib
 	}, time.Minute, time.Millisecond)
 }
-
-func BenchmarkLevel(b *testing.B) {
-	for _, layer := range []memory.Layer{memory.Anon, memlayer.CgroupWorkingSet} {
-		b.Run(string(layer), func(b *testing.B) {
-			m, err := openMeter(layer)
-			if err != nil {
-				b.Skip(err)
-			}
-			defer m.close()
-			for b.Loop() {
-				_, _ = m.level()
-			}
-		})
-	}
-}
