@@ -198,7 +198,7 @@ func checkMemory(n int64) error {
 	if n < fewBytes {
 		return nil
 	}
-	if free := cgroup.Available(); free.Known() && n > free.Bytes {
+	if free := cgroup.Available("self"); free.Known() && n > free.Bytes {
 		return fmt.Errorf("%w: values of %s or more, and %s of memory are free; leave out fields, or write the data in a "+
 			"format that stays on disk, such as TFRecord", ErrTooLarge, texts.FormatBytes(n), texts.FormatBytes(free.Bytes))
 	}

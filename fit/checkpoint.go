@@ -314,7 +314,7 @@ func (c *checkpointer) freeze(s *State) session.Frozen {
 		return nil // if the error lasts, Save returns it
 	}
 	// malloc may need more than the copy itself.
-	size, left := frozen.Bytes(), cgroup.Available()
+	size, left := frozen.Bytes(), cgroup.Available("self")
 	if !left.Known() || left.Bytes >= 2*size {
 		return frozen
 	}

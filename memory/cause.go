@@ -87,11 +87,10 @@ type attribution struct {
 // counts as flat.
 func (a attribution) hidden() {
 	v := a.verdict
-	for _, layer := range []Layer{memlayer.LiveBytes, memlayer.WaitingBytes, MallocUsed, memlayer.TFUsed,
-		memlayer.GoLive} {
+	for _, layer := range []Layer{memlayer.LiveBytes, MallocUsed, memlayer.GoLive} {
 		t, ok := a.trends[layer]
-		heap := layer == MallocUsed || layer == memlayer.TFUsed || layer == memlayer.GoLive
-		if !ok || t.Slope.Low <= 0 || memlayer.Whole(v.Layer) == layer || heap && v.Layer != Anon && v.Layer != RSS {
+		heap := layer == MallocUsed || layer == memlayer.GoLive
+		if !ok || t.Slope.Low <= 0 || v.Layer == layer || heap && v.Layer != Anon && v.Layer != RSS {
 			continue
 		}
 		least := float64(MiB)
@@ -107,22 +106,13 @@ func (a attribution) hidden() {
 	}
 }
 
-// up reports whether a layer or one of its parts has most of the growth, and returns that layer or
-// part. A layer that is a count qualifies if it certainly grows.
-func (a attribution) up(whole Layer) (Layer, bool) {
-	var best Trend
-	for layer, t := range a.trends {
-		if memlayer.Whole(layer) != whole || !a.byRise && t.Slope.Low <= 0 {
-			continue
-		}
-		if memlayer.InBytes(layer) && t.Share < carries || !memlayer.InBytes(layer) && a.byRise {
-			continue
-		}
-		if best.Layer == "" || t.Share > best.Share || t.Share == best.Share && layer < best.Layer {
-			best = t
-		}
+// up reports whether a layer has most of the growth. A layer that is a count qualifies if it certainly grows.
+func (a attribution) up(layer Layer) bool {
+	t := a.trends[layer]
+	if memlayer.InBytes(layer) {
+		return t.Share >= carries && (a.byRise || t.Slope.Low > 0)
 	}
-	return best.Layer, best.Layer != ""
+	return !a.byRise && t.Slope.Low > 0
 }
 
 func (a attribution) find() {
@@ -136,24 +126,22 @@ func (a attribution) find() {
 		layer Layer
 		cause string
 	}{
-		{memlayer.WaitingBytes, memlayer.GCLag}, {memlayer.WaitingCount, memlayer.GCLag},
 		{memlayer.CleanupCount, memlayer.GCLag},
 		{memlayer.LiveBytes, memlayer.Unreleased},
 		{live, memlayer.HostHistory},
 		{memlayer.LiveCount, memlayer.Unreleased},
 		{memlayer.GraphOperations, memlayer.RuntimeCache}, {memlayer.Executors, memlayer.RuntimeCache},
-		{memlayer.TFUsed, memlayer.RuntimeCache},
 		{MallocUsed, memlayer.NativeHeap},
 		{memlayer.GoHeap, memlayer.GoRuntime}, {memlayer.GoTotal, memlayer.GoRuntime},
 	} {
-		if carrier, ok := a.up(rule.layer); ok {
-			v.Cause, v.Carrier = rule.cause, carrier
+		if a.up(rule.layer) {
+			v.Cause, v.Carrier = rule.cause, rule.layer
 			break
 		}
 	}
 	used, known := a.trends[MallocUsed]
 	switch {
-	case memlayer.Whole(v.Carrier) == memlayer.GoHeap && v.Cause == memlayer.GoRuntime && v.Kind == Leak:
+	case v.Carrier == memlayer.GoHeap && v.Cause == memlayer.GoRuntime && v.Kind == Leak:
 		// Growth by garbage ends at the next collection.
 		v.Kind, v.More = Inconclusive, whole(v.Per == memlayer.PerMinute, v.To-v.From)
 		v.Reason = "the Go heap grows, but its live part does not: the growth is garbage, or there were too few " +
@@ -162,15 +150,15 @@ func (a attribution) find() {
 	case known && math.Abs(used.Share) < flatShare:
 		v.Cause, v.Carrier = memlayer.Retention, v.Layer
 		for _, layer := range []Layer{MallocFree, memlayer.MallocArenas} {
-			if carrier, ok := a.up(layer); ok {
-				v.Carrier = carrier
+			if a.up(layer) {
+				v.Carrier = layer
 				break
 			}
 		}
 	default:
 		v.Cause = memlayer.Unattributed
-		if carrier, ok := a.up(memlayer.File); ok && v.Layer == RSS {
-			v.Cause, v.Carrier = memlayer.Files, carrier
+		if v.Layer == RSS && a.up(memlayer.File) {
+			v.Cause, v.Carrier = memlayer.Files, memlayer.File
 		}
 	}
 }

@@ -325,19 +325,12 @@ func TestCause(t *testing.T) {
 		cause   string
 		carrier Layer
 	}{
-		{"unreleased", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.TFUsed: line(mib), memlayer.GoHeap: flat,
-			memlayer.Of[Layer](memlayer.LiveBytes, "tensor"): line(mib), memlayer.LiveBytes: line(mib),
-			memlayer.WaitingBytes: flat}, memlayer.Unreleased, memlayer.LiveBytes},
-		{"waiting for the collector", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.LiveBytes: line(mib),
-			memlayer.WaitingBytes: line(0.9 * mib)}, memlayer.GCLag, memlayer.WaitingBytes},
+		{"unreleased", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.GoHeap: flat,
+			memlayer.LiveBytes: line(mib)}, memlayer.Unreleased, memlayer.LiveBytes},
 		{"waiting cleanups", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.CleanupCount: exact(1)},
 			memlayer.GCLag, memlayer.CleanupCount},
 		{"history", map[Layer]func(int) float64{memlayer.GoHeap: line(mib), memlayer.GoLive: line(0.9 * mib),
 			MallocUsed: flat}, memlayer.HostHistory, memlayer.GoLive},
-		{"cache", map[Layer]func(int) float64{MallocUsed: line(mib),
-			memlayer.Of[Layer](memlayer.TFUsed, "cpu"): line(0.8 * mib), memlayer.Of[Layer](memlayer.TFUsed, "mklcpu"): flat,
-			memlayer.LiveBytes: flat, memlayer.LiveCount: exact(0)}, memlayer.RuntimeCache,
-			memlayer.Of[Layer](memlayer.TFUsed, "cpu")},
 		{"graph", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.LiveCount: exact(0),
 			memlayer.GraphOperations: exact(2), memlayer.Executors: exact(1)}, memlayer.RuntimeCache, memlayer.GraphOperations},
 		{"executors", map[Layer]func(int) float64{MallocUsed: line(mib), memlayer.LiveCount: exact(0),
@@ -387,24 +380,23 @@ func TestJumpIsAttributedByItsRise(t *testing.T) {
 }
 
 func TestMemoryThatIsHeldIsFilled(t *testing.T) {
-	for _, layer := range []Layer{memlayer.LiveBytes, memlayer.WaitingBytes} {
-		s := layered(200, map[Layer]func(int) float64{
-			Anon: func(int) float64 { return 900 * mib }, layer: func(i int) float64 { return 4 * mib * float64(i) },
-		})
-		v := s.Judge(Criteria{Budget: MiB})
-		require.Equal(t, Inconclusive, v.Kind, v)
-		require.Contains(t, v.Reason, "the level is constant, but "+string(layer)+" grows by +4.0 MiB/step")
-		require.Positive(t, v.More)
-		v = s.Judge(Criteria{Budget: 8 * MiB})
-		require.Equal(t, Flat, v.Kind, "as much is no leak: %v", v)
-	}
+	s := layered(200, map[Layer]func(int) float64{
+		Anon:               func(int) float64 { return 900 * mib },
+		memlayer.LiveBytes: func(i int) float64 { return 4 * mib * float64(i) },
+	})
+	v := s.Judge(Criteria{Budget: MiB})
+	require.Equal(t, Inconclusive, v.Kind, v)
+	require.Contains(t, v.Reason, "the level is constant, but live native bytes grows by +4.0 MiB/step")
+	require.Positive(t, v.More)
+	v = s.Judge(Criteria{Budget: 8 * MiB})
+	require.Equal(t, Flat, v.Kind, "as much is no leak: %v", v)
 }
 
 // A heap may grow inside memory that the process kept after an earlier peak. If the heap grows by
 // no more than a flat level may gain, the verdict is flat.
 func TestHeldMemoryIsFilledByAHeap(t *testing.T) {
 	noise := newMaker(1, 9).noise("gaussian", 1000, mib)
-	for _, layer := range []Layer{MallocUsed, memlayer.TFUsed, memlayer.GoLive} {
+	for _, layer := range []Layer{MallocUsed, memlayer.GoLive} {
 		series := func(slope float64) *Series {
 			return layered(1000, map[Layer]func(int) float64{
 				Anon:  func(i int) float64 { return 800*mib + noise[i] },

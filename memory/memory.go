@@ -16,7 +16,6 @@ import (
 	"errors"
 	"sync/atomic"
 
-	"steadyfit/internal/cgroup"
 	"steadyfit/internal/texts"
 )
 
@@ -60,7 +59,7 @@ func Read() (Usage, error) {
 			p = self.Load()
 		}
 	}
-	var buffer [cgroup.FileSize]byte
+	var buffer [statusSize]byte
 	s, err := p.usage(buffer[:])
 	if s.Peak.OK {
 		s.Peak.Bytes = max(s.Peak.Bytes, Bytes(highest.Load()))

@@ -4,11 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"syscall"
-
-	"steadyfit/internal/cgroup"
 )
 
 // unreadable converts an error of reading /proc to os.ErrProcessDone or ErrUnavailable.
@@ -20,35 +19,37 @@ func unreadable(err error) error {
 	return fmt.Errorf("%w: %w; mount /proc", ErrUnavailable, err)
 }
 
+// statusSize exceeds the size of every known /proc/PID/status.
+const statusSize = 8 << 10
+
 // parseStatus parses /proc/PID/status, whose kB are 1024 bytes. The file of a process that has ended
-// has the state of the process, but no amounts of memory.
+// has the state of the process, but no amounts of memory. parseStatus does not allocate.
 func parseStatus(text []byte) (status, error) {
-	kB := func(name string) Reading { return kilobytes(cgroup.Line(text, name)) }
+	kB := func(name string) Reading { return field(text, name, " kB", KiB) }
 	s := status{
-		Usage:  Usage{RSS: kB("VmRSS:"), Anon: kB("RssAnon:"), File: kB("RssFile:"), Peak: kB("VmHWM:")},
-		shared: kB("RssShmem:"), swap: kB("VmSwap:"), threads: amount(cgroup.Number(bytes.TrimSpace(cgroup.Line(text,
-			"Threads:")))),
+		Usage:  Usage{RSS: kB("\nVmRSS:"), Anon: kB("\nRssAnon:"), File: kB("\nRssFile:"), Peak: kB("\nVmHWM:")},
+		shared: kB("\nRssShmem:"), swap: kB("\nVmSwap:"), threads: field(text, "\nThreads:", "", 1),
 	}
 	switch {
 	case s.Usage != (Usage{}):
 		return s, nil
-	case len(cgroup.Line(text, "State:")) > 0:
+	case bytes.Contains(text, []byte("\nState:")):
 		return s, os.ErrProcessDone
 	}
 	return s, fmt.Errorf("%w: the status of the process contains no memory amounts", ErrUnavailable)
 }
 
-func kilobytes(text []byte) Reading {
-	text, ok := bytes.CutSuffix(bytes.TrimSpace(text), []byte(" kB"))
-	if !ok {
+// field returns the number in the line that begins with name and ends with suffix. It is unknown without such a line.
+func field(text []byte, name, suffix string, unit Bytes) Reading {
+	_, rest, _ := bytes.Cut(text, []byte(name))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	digits, found := bytes.CutSuffix(bytes.TrimSpace(line), []byte(suffix))
+	if !found {
 		return Reading{}
 	}
-	r := amount(cgroup.Number(text))
-	r.Bytes *= KiB
-	return r
+	n, err := strconv.ParseInt(string(digits), 10, 64)
+	return Reading{Bytes: unit * Bytes(n), OK: err == nil}
 }
-
-func amount(n int64, ok bool) Reading { return Reading{Bytes: Bytes(n), OK: ok} }
 
 // process holds the open status of a process. It never reads another process: if the process ends and its
 // ID is reused, reading fails.
@@ -74,11 +75,11 @@ func (p *process) open(pid int) (err error) {
 }
 
 func (p *process) usage(buffer []byte) (status, error) {
-	text, err := cgroup.ReadFile(p.status, buffer)
-	if err != nil {
+	n, err := p.status.ReadAt(buffer, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return status{}, unreadable(err)
 	}
-	return parseStatus(text)
+	return parseStatus(buffer[:n])
 }
 
 func (p *process) resetPeak() error {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/cgroup"
 	"steadyfit/internal/memlayer"
 )
 
@@ -76,7 +75,7 @@ func TestParseStatus(t *testing.T) {
 		shared: Known(8 * KiB), swap: Known(0), threads: Known(7),
 	}, s)
 
-	s, err = parseStatus([]byte("VmRSS:\t 12 kB\nRssAnon:\t what\nVmHWM: kB"))
+	s, err = parseStatus([]byte("Name:\tx\nVmRSS:\t 12 kB\nRssAnon:\t what\nVmHWM: kB"))
 	require.NoError(t, err)
 	require.Equal(t, status{Usage: Usage{RSS: Known(12 * KiB)}}, s, "what cannot be read is absent")
 
@@ -174,7 +173,7 @@ func readPID(pid int) (Usage, error) {
 		return Usage{}, err
 	}
 	defer p.close()
-	s, err := p.usage(make([]byte, cgroup.FileSize))
+	s, err := p.usage(make([]byte, statusSize))
 	return s.Usage, err
 }
 

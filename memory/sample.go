@@ -9,13 +9,10 @@ import (
 )
 
 // Layer names an amount of a [Sample]. The name determines the unit: names that end in " count" are
-// counts, names that end in " time" are nanoseconds, and all other amounts are bytes. A final name in
-// parentheses marks a part of a layer, as in "gpu used (0)".
+// counts, names that end in " time" are nanoseconds, and all other amounts are bytes.
 //
 // A [Source] may add any layer. [Series.Judge] derives the cause of growth from these: "malloc in use",
-// "malloc free", "live native bytes" and "live native count" (native objects that are not released), and
-// "waiting native bytes" and "waiting native count" (unreachable ones that wait for the garbage
-// collector).
+// "malloc free", "live native bytes" and "live native count" (native objects that are not released).
 type Layer string
 
 // Layers that a program may judge or add. A [Sampler] adds further ones: of /proc/PID/status ("file",

@@ -6,7 +6,6 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"steadyfit/internal/cgroup"
 	"steadyfit/internal/memlayer"
 )
 
@@ -20,7 +19,7 @@ type Source func(add func(Layer, Reading))
 type Sampler struct {
 	sources []Source
 	process process
-	buffer  [cgroup.FileSize]byte
+	buffer  [statusSize]byte
 	// metrics is empty for another process.
 	metrics []metrics.Sample
 

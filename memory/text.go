@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"steadyfit/internal/memlayer"
+	"steadyfit/internal/texts"
 )
 
 // String formats the verdict in a line: kind, reason, slope, level, carrier and confidence.
@@ -50,10 +51,7 @@ func (v Verdict) length(x float64) string {
 	if v.Per == memlayer.PerMinute {
 		return duration(x)
 	}
-	if n := math.Round(x); n != 1 {
-		return strconv.FormatFloat(n, 'f', 0, 64) + " steps"
-	}
-	return "1 step"
+	return texts.Count(int64(math.Round(x)), "step")
 }
 
 func duration(minutes float64) string {

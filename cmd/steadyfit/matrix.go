@@ -54,9 +54,7 @@ keras:clear-session, or to both, as in keras:W4/reuse. W4/none excludes W4 from 
 remedies that are named for all workloads.
 
 Workloads:
-` + strings.Join(workloads, "\n") + `
-
-Remedies:  ` + wrapNames(remedies),
+` + strings.Join(workloads, "\n") + "\n\n" + texts.Wrap("Remedies:  ", 11, strings.Join(remedies, " "), 85),
 		Example: `  steadyfit matrix --quick
   steadyfit matrix --workloads W3,S3 --remedies jemalloc,trim,system-allocator
   steadyfit matrix --model out/my_model --data train.npz --remedies all
@@ -94,14 +92,6 @@ func (s *settings) ownProgram(arguments []string) error {
 	}
 	s.plan.Runtimes = []string{matrix.Program, matrix.Go} // the calibration is measured on go
 	return nil
-}
-
-func wrapNames(names []string) string {
-	var lines []string
-	for line := range slices.Chunk(names, 7) {
-		lines = append(lines, strings.Join(line, " "))
-	}
-	return strings.Join(lines, "\n           ")
 }
 
 func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {

@@ -154,7 +154,7 @@ func (t *Trials) startReference(ctx context.Context) error {
 // of them. XLA was seen to take 2.2 times as much memory as plain steps.
 func headroom(anon memory.Bytes) error {
 	need := 2*anon + 256*memory.MiB
-	if left := cgroup.Available(); left.Known() && memory.Bytes(left.Bytes) < need {
+	if left := cgroup.Available("self"); left.Known() && memory.Bytes(left.Bytes) < need {
 		return fmt.Errorf("there may be too little memory: %v are left, and the trial might take %v",
 			memory.Bytes(left.Bytes), need)
 	}

@@ -12,6 +12,7 @@ import (
 	"steadyfit/internal/cgroup"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/native"
+	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/option"
 )
@@ -140,7 +141,7 @@ func (m *processMeter) trim() {
 	native.Trim()
 }
 
-func (m *processMeter) retain() { _ = native.SetMmapThreshold(native.MaxMmapThreshold) }
+func (m *processMeter) retain() { _ = native.SetMmapThreshold(tfprocess.MaxMmapThreshold) }
 
 func (m *processMeter) close() error {
 	m.retain()

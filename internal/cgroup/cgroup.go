@@ -100,7 +100,6 @@ func ReadMemory(fsys fs.FS, pid string) (m Memory) {
 			if n := number(field(stat, "hierarchical_memory_limit")); n > 0 {
 				m.Limit = least(m.Limit, Amount{n, path.Join(dir, "memory.stat")})
 			}
-			continue
 		}
 	}
 	return m

@@ -59,8 +59,6 @@ type Command struct {
 	// Log receives a copy of the child's standard error, unless it is nil.
 	Log   io.Writer
 	Files []*os.File
-	// KillWithParent makes the kernel kill the child when the parent ends.
-	KillWithParent bool
 }
 
 type Process struct {
@@ -130,7 +128,7 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		p.cmd = &exec.Cmd{
 			Path: path, Args: c.Args, Env: append(append(os.Environ(), c.Env...), c.Variable+"="+string(spec)),
 			Stderr: log, ExtraFiles: append([]*os.File{messages, requests}, c.Files...),
-			SysProcAttr: attributes(c.KillWithParent),
+			SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // Ctrl-C in a terminal does not signal the child
 		}
 		if c.Stdout != nil {
 			p.cmd.Stdout = c.Stdout

@@ -13,16 +13,6 @@ import (
 // self is the running executable, even if its file was replaced.
 const self = "/proc/self/exe"
 
-// attributes returns the attributes of a child in a new process group, so that Ctrl-C in a terminal
-// does not signal the child.
-func attributes(killWithParent bool) *syscall.SysProcAttr {
-	a := &syscall.SysProcAttr{Setpgid: true}
-	if killWithParent {
-		a.Pdeathsig = syscall.SIGKILL
-	}
-	return a
-}
-
 // killGroup kills all processes of a group, or does nothing if the group is empty.
 func killGroup(pid int) error {
 	if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {

@@ -146,7 +146,7 @@ func measure(t *testing.T, oneDNN string, c testCase) *Report {
 	}
 	t.Setenv("TF_ENABLE_ONEDNN_OPTS", oneDNN)
 	t.Setenv("TF_CPP_MIN_LOG_LEVEL", "2")
-	p, err := child.Start(t.Context(), child.Command{Variable: caseEnv, Spec: c, Log: os.Stderr, KillWithParent: true})
+	p, err := child.Start(t.Context(), child.Command{Variable: caseEnv, Spec: c, Log: os.Stderr})
 	require.NoError(t, err)
 	line, err := p.Receive(time.Now().Add(time.Hour))
 	require.NoError(t, err, p.End(nil).Cause)

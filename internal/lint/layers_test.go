@@ -17,9 +17,10 @@ import (
 var layers = [][]string{
 	// Leaves.
 	{"option", "internal/cgroup", "internal/contract", "internal/dtype", "internal/files", "internal/stats",
-		"internal/testkit", "internal/texts", "internal/tflibrary", "internal/tfprocess", "internal/tfproto", "internal/uplot",
+		"internal/testkit", "internal/texts", "internal/tfprocess", "internal/tfproto", "internal/uplot",
 		"internal/version", "internal/wire"},
-	{"internal/bundle", "internal/child", "internal/graphdef", "internal/manifest", "internal/memlayer"},
+	{"internal/bundle", "internal/child", "internal/graphdef", "internal/manifest", "internal/memlayer",
+		"internal/tflibrary"},
 	// Public packages that stand beside each other.
 	{"data/...", "gpuopts", "memory", "savedmodels", "supervise", "tfbind"},
 	{"cluster", "internal/checkpoint", "internal/gpu", "internal/inputs", "internal/native"},

@@ -41,15 +41,12 @@ const (
 // sample does not have it.
 const StepTime = "step time"
 
-// Names of the layers that instances of memory.Sources report. [Of] names the parts of a layer.
+// Names of the layers that instances of memory.Sources report.
 const (
-	MallocArenas = "malloc arenas"   // obtained from the system
-	TFUsed       = "tensorflow used" // allocated by TensorFlow's own allocators
+	MallocArenas = "malloc arenas" // obtained from the system
 
-	LiveBytes    = "live native bytes"    // bytes of native objects that are not released
-	LiveCount    = "live native count"    // number of these objects
-	WaitingBytes = "waiting native bytes" // bytes of unreachable native objects that wait for the garbage collector
-	WaitingCount = "waiting native count" // number of these objects
+	LiveBytes = "live native bytes" // bytes of native objects that are not released
+	LiveCount = "live native count" // number of these objects
 
 	// TensorFlow keeps memory for each operation of a graph, and for each set of feeds and fetches.
 	GraphOperations = "graph operation count" // operations added to open graphs
@@ -61,15 +58,15 @@ const (
 
 // Causes of growth, in the order in which they are checked. Causes that a program can change come first.
 const (
-	// GCLag: unreachable native objects wait for the garbage collector, which does not know the
-	// size of their native memory.
+	// GCLag: cleanups and finalizers wait for the garbage collector, which does not know the size of native
+	// memory.
 	GCLag = "garbage collection lag"
 	// Unreleased: the program creates native objects and does not release them.
 	Unreleased = "unreleased objects"
 	// HostHistory: the live Go heap grows, so the program retains Go objects.
 	HostHistory = "host history"
-	// RuntimeCache: a graph, the number of executors, or the memory of TensorFlow's allocators grows
-	// while the number of native objects stays constant.
+	// RuntimeCache: a graph or the number of executors grows while the number of native objects stays
+	// constant.
 	RuntimeCache = "runtime cache or graph"
 	// NativeHeap: malloc in use grows, and no other layer explains it.
 	NativeHeap = "native heap"
@@ -104,19 +101,8 @@ const (
 	PerMinute = "minute"
 )
 
-// Of names a part of a layer in the same unit: Of(TFUsed, "mklcpu") is "tensorflow used (mklcpu)".
-func Of[L ~string](layer L, part string) L { return layer + L(" ("+part+")") }
-
-// Whole returns a layer without a part name.
-func Whole[L ~string](layer L) L {
-	if i := strings.Index(string(layer), " ("); i >= 0 && strings.HasSuffix(string(layer), ")") {
-		return layer[:i]
-	}
-	return layer
-}
-
-func isCount[L ~string](layer L) bool { return strings.HasSuffix(string(Whole(layer)), " count") }
-func isTime[L ~string](layer L) bool  { return strings.HasSuffix(string(Whole(layer)), " time") }
+func isCount[L ~string](layer L) bool { return strings.HasSuffix(string(layer), " count") }
+func isTime[L ~string](layer L) bool  { return strings.HasSuffix(string(layer), " time") }
 
 // InBytes reports whether the unit of a layer is bytes. Names that end in " count" are counts, and names
 // that end in " time" are nanoseconds.

@@ -6,15 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestParts(t *testing.T) {
-	require.Equal(t, "tensorflow used (mklcpu)", Of(TFUsed, "mklcpu"))
-	require.Equal(t, TFUsed, Whole(Of(TFUsed, "mklcpu")))
-	require.Equal(t, TFUsed, Whole(TFUsed))
-}
-
 func TestAmount(t *testing.T) {
 	require.True(t, InBytes(Peak))
-	require.False(t, InBytes(Of(LiveCount, "tensor")))
+	require.False(t, InBytes(LiveCount))
 	require.False(t, InBytes(StepTime))
 	require.Equal(t, "1.0 KiB", Amount(Peak, 1024))
 	require.Equal(t, "17", Amount(Threads, 17))

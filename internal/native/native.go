@@ -60,9 +60,6 @@ func reading(bytes int64) memory.Reading {
 // [tfbind.TrimMalloc].
 func Trim() bool { return tfbind.TrimMalloc() }
 
-// MaxMmapThreshold is [tfprocess.MaxMmapThreshold].
-const MaxMmapThreshold memory.Bytes = tfprocess.MaxMmapThreshold
-
 // SetMmapThreshold sets the block size from which malloc returns freed blocks to the system; see
 // [tfprocess.SetMmapThreshold]. It is an error if TensorFlow allocates large blocks on the CPU from
 // its own pool, which returns nothing to the system. With oneDNN, TensorFlow does so unless

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"steadyfit/internal/files"
 )
 
 // inProcess returns the path of a TensorFlow library that the linker or another binding has
@@ -36,15 +38,6 @@ func mappedLibrary(maps string) string {
 		}
 	}
 	return ""
-}
-
-func sameFile(a, b string) bool {
-	one, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	other, err := os.Stat(b)
-	return err == nil && os.SameFile(one, other)
 }
 
 // leastSpace is the address space for TensorFlow and the smallest models. With 2.9 GiB, TensorFlow 2.21 aborted.
@@ -84,7 +77,7 @@ func Choose(path string) (Location, error) {
 		return l, nil
 	}
 	l, err := Locate(path)
-	if err == nil && !sameFile(l.Library, there) {
+	if err == nil && !files.Same(l.Library, there) {
 		return Location{}, &LoadError{
 			Problem: fmt.Sprintf("%s names %s, but the program or another binding has already loaded %s", l.Source, l.Library,
 				there),

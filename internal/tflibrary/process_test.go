@@ -21,14 +21,6 @@ func TestMappedLibrary(t *testing.T) {
 	} {
 		require.Equal(t, want, mappedLibrary(maps), maps)
 	}
-	dir := t.TempDir()
-	one, two, link := filepath.Join(dir, "one"), filepath.Join(dir, "two"), filepath.Join(dir, "link")
-	require.NoError(t, os.WriteFile(one, nil, 0o644))
-	require.NoError(t, os.WriteFile(two, nil, 0o644))
-	require.NoError(t, os.Symlink(one, link))
-	require.True(t, sameFile(one, link))
-	require.False(t, sameFile(one, two))
-	require.False(t, sameFile(one, filepath.Join(dir, "none")))
 }
 
 func TestLocateProjectRuntime(t *testing.T) {

@@ -3,14 +3,9 @@ package watch
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
 	"time"
 
-	"github.com/shirou/gopsutil/v3/mem"
-
-	"steadyfit/internal/cgroup"
 	"steadyfit/internal/memlayer"
 	"steadyfit/memory"
 )
@@ -366,19 +361,6 @@ func secondsPerStep(s *memory.Series, v memory.Verdict, kind string) float64 {
 	}
 	first, last := samples[from], samples[len(samples)-1]
 	return last.At.Sub(first.At).Seconds() / float64(max(last.Step-first.Step, 1))
-}
-
-// left returns what a process may still use: below the limit of its control group, or of the machine.
-func left(pid int) memory.Bytes {
-	machine, err := mem.VirtualMemory()
-	if err != nil {
-		return 0
-	}
-	free := memory.Bytes(machine.Available)
-	if group := cgroup.ReadMemory(os.DirFS("/"), strconv.Itoa(pid)).Left; group.Known() {
-		free = min(free, memory.Bytes(group.Bytes))
-	}
-	return free
 }
 
 // grown returns the processes that grew most, first.

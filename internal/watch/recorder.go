@@ -6,10 +6,12 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"steadyfit/internal/cgroup"
 	"steadyfit/memory"
 )
 
@@ -77,7 +79,8 @@ func (r *recorder) record(kind string, s memory.Sample) {
 		return
 	}
 	if s.At.Sub(r.measured) > time.Second {
-		r.left, r.measured = left(r.tree.roots[0]), s.At
+		r.left = memory.Bytes(cgroup.Available(strconv.Itoa(r.tree.roots[0])).Bytes)
+		r.measured = s.At
 	}
 	r.last, r.held = s.At, s.Get(Total).Bytes
 	r.peak = max(r.peak, r.held)

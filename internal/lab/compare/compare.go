@@ -344,9 +344,8 @@ func fragments(v memory.Verdict) bool {
 	if v.Budget == 0 && v.To > v.From {
 		tolerated = float64(memory.MiB) / (v.To - v.From)
 	}
-	carrier := memlayer.Whole(v.Carrier)
 	return mayGrow(v) && v.Cause == memlayer.Retention &&
-		(carrier == memory.MallocFree || carrier == memlayer.MallocArenas) &&
+		(v.Carrier == memory.MallocFree || v.Carrier == memlayer.MallocArenas) &&
 		v.Net != nil && v.Net.Low <= float64(v.Budget) && v.Net.High <= tolerated
 }
 

@@ -354,7 +354,7 @@ func thin(r *Result, runs map[combinationID][]*RunResult) {
 func only(sample memory.Sample, layers []memory.Layer) memory.Sample {
 	less := memory.Sample{Step: sample.Step, At: sample.At}
 	for _, v := range sample.Values {
-		if v.Reading.OK && slices.Contains(layers, memlayer.Whole(v.Layer)) {
+		if v.Reading.OK && slices.Contains(layers, v.Layer) {
 			less.Set(v.Layer, v.Reading)
 		}
 	}
