@@ -3,10 +3,8 @@ package data
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -171,14 +169,6 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-func TestSkipContinuesAShuffledPass(t *testing.T) {
-	m := counted(t, 23).Shuffle(7)
-	whole := samples(t, m, Pass{Batch: 4, Epoch: 3})
-	for skip := range 7 {
-		require.Equal(t, whole[min(skip*4, 23):], append([]int64{}, samples(t, m, Pass{Batch: 4, Epoch: 3, Skip: skip})...))
-	}
-}
-
 // Changing a batch in place, for example to normalise it, must not change the dataset.
 func TestBatchMayBeChanged(t *testing.T) {
 	m := counted(t, 8)
@@ -188,31 +178,6 @@ func TestBatchMayBeChanged(t *testing.T) {
 		clear(b.Fields[1].Values.([]int64))
 	}
 	require.Equal(t, upTo(8), samples(t, m, Pass{Batch: 4}))
-}
-
-func TestConcurrentPasses(t *testing.T) {
-	m := counted(t, 101).Shuffle(1)
-	want := samples(t, m, Pass{Batch: 8})
-	var group sync.WaitGroup
-	for range 8 {
-		group.Go(func() {
-			for range 20 {
-				var got []int64
-				for b, err := range m.Batches(Pass{Batch: 8}) {
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					y, _ := b.Field("y")
-					got = append(got, y.Values.([]int64)...)
-				}
-				if !slices.Equal(want, got) {
-					t.Error("another pass wrote into this one")
-				}
-			}
-		})
-	}
-	group.Wait()
 }
 
 // The number of allocations does not depend on the number of batches and passes.
@@ -260,43 +225,6 @@ func TestOrderGolden(t *testing.T) {
 		shuffleOrder(order, c.seed, c.stream)
 		require.Equal(t, c.want, order, "seed %d, stream %d", c.seed, c.stream)
 	}
-}
-
-// Numbers are drawn in blocks. The order is the same as if each draw was followed by its swap.
-func TestOrderOfBlocks(t *testing.T) {
-	for _, n := range []int{1, 2, 511, 512, 513, 514, 2000} {
-		want := make([]uint32, n)
-		for i := range want {
-			want[i] = uint32(i)
-		}
-		high := mix(5)
-		source := rand.NewPCG(high, mix(high+6))
-		for i := n - 1; i > 0; i-- {
-			j := below(source, uint64(i)+1)
-			want[i], want[j] = want[j], want[i]
-		}
-		got := make([]uint32, n)
-		shuffleOrder(got, 5, 6)
-		require.Equal(t, want, got, "%d", n)
-	}
-}
-
-func TestOrderIsAFairPermutation(t *testing.T) {
-	const n, draws = 4, 24000
-	count := make(map[string]int)
-	order := make([]uint32, n)
-	for epoch := range draws {
-		shuffleOrder(order, 3, uint64(epoch))
-		count[fmt.Sprint(order)]++
-	}
-	require.Len(t, count, 24)
-	chi2 := 0.0
-	for _, k := range count {
-		d := float64(k) - draws/24
-		chi2 += d * d / (draws / 24)
-	}
-	// With 23 degrees of freedom, a fair shuffle stays below 49.7 in 99.9% of cases.
-	require.Less(t, chi2, 49.7)
 }
 
 func TestShuffle(t *testing.T) {

@@ -57,18 +57,6 @@ func newSource(n int) *source {
 	return &source{n: n, failAt: -1, promised: []FieldSpec{{Name: "x", Shape: nil, Type: "int32"}}}
 }
 
-func TestPrefetchKeepsOrder(t *testing.T) {
-	m := counted(t, 100).Shuffle(3)
-	for _, n := range []int{-1, 0, 1, 2, 50} {
-		ds := Prefetch(m, n)
-		for epoch := range 3 {
-			p := Pass{Batch: 7, Epoch: epoch}
-			require.Equal(t, samples(t, m, p), samples(t, ds, p))
-		}
-	}
-	require.Equal(t, describe(m), describe(Prefetch(m, 1)))
-}
-
 // Without reading ahead, batches are neither read early nor copied.
 func TestPrefetchOfNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -326,7 +326,7 @@ func TestClusterSurvivesKills(t *testing.T) {
 func TestClusterCutOff(t *testing.T) {
 	asRank(t)
 	const all, cut = 3, 1
-	n := newNetwork(t, all, 0, 0)
+	n := newNetwork(t, all)
 	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 4, Supervised: true, Slow: 10 * time.Millisecond,
 		CheckpointSteps: 5}
 	job.Cluster.Timeout = 4 * time.Second
@@ -353,25 +353,6 @@ func TestClusterCutOff(t *testing.T) {
 	for _, p := range ranks {
 		assert.Contains(t, p.err.String(), ") was lost: ")
 	}
-}
-
-// Delayed and lost packets change no bit.
-//
-//lane:skip race (ends processes)
-func TestClusterSlowNetwork(t *testing.T) {
-	asRank(t)
-	const all = 3
-	n := newNetwork(t, all, time.Millisecond, 1000)
-	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 2}
-	for i := range all {
-		job.Cluster.Workers = append(job.Cluster.Workers, fmt.Sprintf("10.77.0.%d:15000", i+1))
-	}
-	state, losses := alone(t, job, all)
-	succeed(t, startWorkers(t, job, nil, n.in))
-	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
-	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
-	assert.Positive(t, n.lost.Load())
-	t.Logf("%d of %d packets were lost", n.lost.Load(), n.carried.Load())
 }
 
 // An interrupt of one rank stops all ranks after the same step, with a checkpoint.

@@ -1,45 +1,31 @@
 package train
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
 // network is a network of ranks, each in a namespace with the address 10.77.0.(rank+1). The test
-// itself carries the packets between their TUN devices, so that it can delay and lose them on
-// kernels without netem.
-type network struct {
-	delay         time.Duration // of each packet
-	lose          int64         // one packet out of this number is lost; 0 loses none
-	carried, lost atomic.Int64
-	ranks         []*port
-}
+// itself carries the packets between their TUN devices, so that it can lose them on kernels without netem.
+type network struct{ ranks []*port }
 
 // port is the network device of a rank.
 type port struct {
 	namespace string
 	device    *os.File
-	queue     chan packet
 	cut       atomic.Bool // loses all packets from and to this rank
 }
 
-type packet struct {
-	due  time.Time
-	data []byte
-}
-
-func newNetwork(t *testing.T, ranks int, delay time.Duration, lose int64) *network {
+func newNetwork(t *testing.T, ranks int) *network {
 	t.Helper()
-	n := &network{delay: delay, lose: lose}
+	n := &network{}
 	ip := func(args ...string) error {
 		text, err := exec.Command("ip", args...).CombinedOutput()
 		if err != nil {
@@ -47,10 +33,8 @@ func newNetwork(t *testing.T, ranks int, delay time.Duration, lose int64) *netwo
 		}
 		return nil
 	}
-	ctx, stop := context.WithCancel(context.Background())
 	var carriers sync.WaitGroup
 	t.Cleanup(func() {
-		stop()
 		for _, p := range n.ranks {
 			_ = p.device.Close()
 		}
@@ -66,15 +50,14 @@ func newNetwork(t *testing.T, ranks int, delay time.Duration, lose int64) *netwo
 		if err != nil {
 			t.Skipf("this test needs TUN devices: %v", err)
 		}
-		n.ranks = append(n.ranks, &port{namespace: name, device: device, queue: make(chan packet, 4096)})
+		n.ranks = append(n.ranks, &port{namespace: name, device: device})
 		require.NoError(t, ip("link", "set", name, "netns", name))
 		require.NoError(t, ip("-n", name, "addr", "add", fmt.Sprintf("10.77.0.%d/24", i+1), "dev", name))
 		require.NoError(t, ip("-n", name, "link", "set", name, "up"))
 		require.NoError(t, ip("-n", name, "link", "set", "lo", "up"))
 	}
 	for _, p := range n.ranks {
-		carriers.Go(func() { n.receive(p) })
-		carriers.Go(func() { p.deliver(ctx) })
+		carriers.Go(func() { n.carry(p) })
 	}
 	return n
 }
@@ -102,8 +85,8 @@ func tunnel(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil // after TUNSETIFF: a descriptor without a device cannot be polled
 }
 
-// receive queues the packets of a rank for their destinations until the rank's device is closed.
-func (n *network) receive(from *port) {
+// carry writes the packets of a rank to their destinations until the rank's device is closed.
+func (n *network) carry(from *port) {
 	buffer := make([]byte, 1<<16)
 	for {
 		size, err := from.device.Read(buffer)
@@ -114,30 +97,8 @@ func (n *network) receive(from *port) {
 			continue
 		}
 		to := int(buffer[19]) - 1 // the last byte of the destination
-		if to < 0 || to >= len(n.ranks) || from.cut.Load() || n.ranks[to].cut.Load() {
-			continue
-		}
-		if c := n.carried.Add(1); n.lose > 0 && c%n.lose == 0 {
-			n.lost.Add(1)
-			continue
-		}
-		select {
-		case n.ranks[to].queue <- packet{time.Now().Add(n.delay), append([]byte(nil), buffer[:size]...)}:
-		default: // a full queue loses the packet, as a switch does
-			n.lost.Add(1)
-		}
-	}
-}
-
-// deliver writes the packets of the queue when they are due.
-func (p *port) deliver(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case next := <-p.queue:
-			<-time.After(time.Until(next.due))
-			_, _ = p.device.Write(next.data)
+		if to >= 0 && to < len(n.ranks) && !from.cut.Load() && !n.ranks[to].cut.Load() {
+			_, _ = n.ranks[to].device.Write(buffer[:size])
 		}
 	}
 }

@@ -227,7 +227,7 @@ func TestRunRefuses(t *testing.T) {
 		{func(c *Config) { c.OnOutOfMemory = "hope" }, "Config.OnOutOfMemory", "expected microbatch, restart, or nothing"},
 		{func(c *Config) { c.OnOutOfMemory = Restart }, "Config.OnOutOfMemory", "needs Config.Supervise"},
 		{func(c *Config) { c.OnOutOfMemory, c.Model = MicroBatch, "builtin:dropout-200-512-256-1" }, "Config.OnOutOfMemory",
-			"micro-batches"},
+			"the update would differ from that of the whole batch"},
 		{func(c *Config) { c.Reset.Depth = "deep" }, "Reset.Depth", "expected none, restore, reload or process"},
 		{func(c *Config) { c.Reset.Depth = "process" }, "Reset.Depth", "needs Config.Supervise"},
 		{func(c *Config) { c.Autotune = "fast" }, "Config.Autotune", "expected on, or nothing"},
