@@ -116,7 +116,7 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 	if s.json {
 		err = printJSON(stdout, result)
 	} else {
-		err = report.Text(stdout, result, textOptions(stdout))
+		err = report.Text(stdout, result, columns(stdout))
 	}
 	if runErr != nil || err != nil {
 		return errors.Join(runErr, err)
@@ -288,17 +288,13 @@ func progressPrinter(w io.Writer) func(matrix.Progress) {
 	}
 }
 
-func textOptions(w io.Writer) report.TextOptions {
-	file, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return report.TextOptions{Width: 100}
+// columns returns the width of a terminal; 100 for other writers.
+func columns(w io.Writer) int {
+	if file, ok := w.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		width, _, _ := term.GetSize(int(file.Fd())) // 0 is unknown
+		return width
 	}
-	width, _, err := term.GetSize(int(file.Fd()))
-	if err != nil {
-		width = 80
-	}
-	_, plain := os.LookupEnv("NO_COLOR")
-	return report.TextOptions{Width: width, Color: !plain}
+	return 100
 }
 
 // resultFile is the file in a results folder with the matrix.Result.

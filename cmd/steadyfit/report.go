@@ -38,7 +38,11 @@ report makes the same files.`,
 				if len(results) == 2 || s.json {
 					return usagef("--thin takes one result; leave out --json and the other file")
 				}
-				return matrix.WriteFile(s.thin, report.Thin(results[0]))
+				thin, err := report.Thin(results[0])
+				if err != nil {
+					return err
+				}
+				return matrix.WriteFile(s.thin, thin)
 			}
 			if len(results) == 2 {
 				return s.compare(out, results[0], results[1])
@@ -46,7 +50,7 @@ report makes the same files.`,
 			if s.json {
 				return printJSON(out, results[0])
 			}
-			if err := report.Text(out, results[0], textOptions(out)); err != nil {
+			if err := report.Text(out, results[0], columns(out)); err != nil {
 				return err
 			}
 			dir := filepath.Dir(args[0])
@@ -61,10 +65,10 @@ report makes the same files.`,
 
 func (s *settings) compare(out io.Writer, a, b *matrix.Result) error {
 	if !s.json {
-		_, err := report.Compare(out, a, b, textOptions(out))
+		_, err := report.Compare(out, a, b, columns(out))
 		return err
 	}
-	agreement, err := report.Compare(io.Discard, a, b, report.TextOptions{})
+	agreement, err := report.Compare(io.Discard, a, b, 0)
 	if err != nil {
 		return err
 	}

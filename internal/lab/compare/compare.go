@@ -109,14 +109,6 @@ const (
 	noticeable = 0.95
 )
 
-// Thresholds returns the ratios at which the effect on a goal changes, in ascending order.
-func (g Goal) Thresholds() []float64 {
-	if g == LowerSlope {
-		return []float64{slopeGone, slopeHalf, alikeLow, noticeable, 1, alikeHigh}
-	}
-	return []float64{amountLower, alikeLow, noticeable, 1, alikeHigh}
-}
-
 // Ratio is the amount with the remedy divided by the amount without it, with its interval.
 type Ratio struct {
 	memory.Interval
@@ -125,9 +117,6 @@ type Ratio struct {
 	// Unbounded means that there is no upper bound. High is then the largest float64, since JSON
 	// has no infinity.
 	Unbounded bool `json:"unbounded,omitempty"`
-	// Pooled is the number of remedies whose scatter determines the interval ([Scatter]); 0 means
-	// that only the pairs of this remedy do.
-	Pooled int `json:"pooled,omitempty"`
 	// Effect is the effect on this amount, whatever the goal.
 	Effect Effect `json:"effect,omitempty"`
 }
@@ -138,10 +127,7 @@ type Comparison struct {
 	Goal   Goal   `json:"goal"`
 	// Reason explains the effect in a sentence.
 	Reason string `json:"reason"`
-	// Pairs is the number of pairs. More is the number of additional pairs that would decide an
-	// unclear effect.
-	Pairs int `json:"pairs"`
-	More  int `json:"more,omitempty"`
+	Pairs  int    `json:"pairs"`
 	// Slope, Peak, Reset, StepTime and GPU are the ratios. A StepTime of 1.2 is 20% more time per
 	// step.
 	Slope    Ratio `json:"slope"`
@@ -162,7 +148,6 @@ const compareConfidence = 0.95
 // Each ratio is a ratio of means over the pairs. Its interval uses Student's t, on the logarithm for
 // positive amounts, with a deviation from a bootstrap over pairs. Fewer than 5 pairs have too few
 // distinct draws, so the delta method is used, with the precision of the amounts as a lower bound.
-// [Scatter.Compare] is more precise if a workload has several remedies.
 //
 // The whole interval decides the effect. A remedy works if it is below 0.8, and for a slope below
 // 0.1, or below 0.5 if no run with the remedy grew. It works partly below 1 with an estimate of at
@@ -174,11 +159,6 @@ const compareConfidence = 0.95
 // crash only with it. A remedy that lowers an amount is harmful if only runs with it leak and
 // the slope is certainly higher, and unclear if that is possible.
 func Runs(pairs []Pair, goal Goal, seed uint64) Comparison {
-	return Scatter{}.Compare(pairs, goal, seed)
-}
-
-// Compare is like [Runs], with the scatter of all remedies of a workload.
-func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 	c := comparing{Comparison: Comparison{Goal: goal, Pairs: len(pairs), Confidence: compareConfidence}}
 	for _, p := range pairs {
 		c.without, c.with = append(c.without, p.Base), append(c.with, p.Remedy)
@@ -195,13 +175,13 @@ func (s Scatter) Compare(pairs []Pair, goal Goal, seed uint64) Comparison {
 		}
 	}
 	random := rand.New(rand.NewPCG(seed, uint64(len(pairs))))
-	for i, a := range amounts {
+	for _, a := range amounts {
 		from, works := c.alive, amountLower
 		if a.goal == LowerSlope {
 			from, works = c.slopes(), slopeGone
 		}
 		r := a.ratio(&c.Comparison)
-		*r = s.common[i].interval(a.of(from, random))
+		*r = a.of(from, random)
 		r.Effect = r.effect(works)
 	}
 	if c.Slope.OK && c.Slope.High < slopeHalf && count(c.alive, true, mayGrow) == c.excused {
@@ -261,12 +241,8 @@ func (c *comparing) decide() {
 		set(Harmful, "with it %d of %d runs leak, and %d of %d without it", grows, of, leaks, came)
 	case !r.OK:
 		set(Unclear, "fewer than two pairs have the %s", what)
-		c.More = max(5-alive, 1)
 	default:
 		set(r.Effect, "the %s is %s of that without it", what, r.Times(true))
-		if c.Effect == Unclear {
-			c.More = morePairs(r, alive)
-		}
 		if c.Goal == LowerSlope && c.excused > 0 {
 			c.Reason += fmt.Sprintf(", not counting freed memory that malloc keeps, which grew in %d of %d runs with the remedy",
 				c.excused, alive)
@@ -308,7 +284,7 @@ func (c *comparing) qualify(grows int) {
 	c.Reason += fmt.Sprintf(", but memory may grow in %d of %d runs with it, and in %d without it", grown, len(c.alive),
 		grownWithout)
 	if grows > 0 {
-		c.Effect, c.More = Unclear, len(c.alive)
+		c.Effect = Unclear
 	}
 }
 
@@ -387,20 +363,6 @@ func (r Ratio) effect(works float64) Effect {
 		return Harmful
 	}
 	return Unclear
-}
-
-// morePairs returns the number of additional pairs that would exclude the nearest threshold from the
-// interval, whose width falls with the square root of the number of pairs.
-func morePairs(r Ratio, pairs int) int {
-	distance := math.Inf(1)
-	for _, threshold := range []float64{alikeLow, 1, alikeHigh} {
-		if threshold > r.Low && threshold < r.High {
-			distance = min(distance, math.Abs(r.Estimate-threshold))
-		}
-	}
-	half := (r.High - r.Low) / 2
-	factor := min(math.Pow(half/max(distance, half/5), 2), 10)
-	return max(int(math.Ceil(float64(pairs)*(factor-1))), 1)
 }
 
 // Times formats the ratio as "x0.52", or with bounds as "x0.52 [0.49, 0.55]". A missing upper bound is

@@ -13,7 +13,6 @@ import (
 	"steadyfit/internal/lab/machine"
 	"steadyfit/internal/lab/program"
 	"steadyfit/internal/lab/runner"
-	"steadyfit/internal/memlayer"
 	"steadyfit/internal/stats"
 	"steadyfit/memory"
 )
@@ -36,21 +35,12 @@ func (p *Plan) assemble(r *Result, settled map[combinationID]Combination, jobs [
 	for _, runtime := range p.Runtimes {
 		for _, w := range p.Workloads {
 			base := runs[combinationID{runtime, w.ID, Baseline}]
-			var variants []compare.Variant
-			for _, remedy := range r.Remedies {
-				with := runs[combinationID{runtime, w.ID, remedy.ID}]
-				if remedy.ID != Baseline && len(with) > 0 && !slices.ContainsFunc(with, neverRan) {
-					pairs, _ := paired(with, base)
-					variants = append(variants, compare.Variant{Group: with[0].Group, Pairs: pairs})
-				}
-			}
-			scatter := compare.ScatterOf(variants, uint64(p.Seed))
 			for _, remedy := range r.Remedies {
 				id := combinationID{runtime, w.ID, remedy.ID}
 				if c, ok := settled[id]; ok {
 					r.Combinations = append(r.Combinations, c)
 				} else if wanted[id] && len(runs[id]) > 0 {
-					r.Combinations = append(r.Combinations, p.combine(remedy, runs[id], base, scatter))
+					r.Combinations = append(r.Combinations, p.combine(remedy, runs[id], base))
 				}
 			}
 			if c, ok := calibrate(runtime, w, base); ok {
@@ -96,9 +86,8 @@ func paired(runs, base []*RunResult) (pairs []compare.Pair, without []*RunResult
 	return pairs, without
 }
 
-// combine summarizes the runs of a combination. scatter is the scatter over the runs of its
-// workload.
-func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.Scatter) Combination {
+// combine summarizes the runs of a combination.
+func (p *Plan) combine(remedy Remedy, runs, base []*RunResult) Combination {
 	c := Combination{Runtime: runs[0].Runtime, Workload: runs[0].Workload, Remedy: remedy.ID, Figures: figures(runs)}
 	for _, run := range runs {
 		c.Runs = append(c.Runs, run.ID)
@@ -133,10 +122,9 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.S
 		c.Effect, c.Reason = compare.Unclear, fmt.Sprintf("%d pair: a comparison takes 2", len(pairs))
 		return c
 	}
-	comparison := scatter.Compare(pairs, goal(remedy, without), uint64(p.Seed))
+	comparison := compare.Runs(pairs, goal(remedy, without), uint64(p.Seed))
 	if divided := remedy.dividesBatch(); divided > 1 && comparison.Goal == compare.LowerSlope {
 		perStep := comparison
-		// The scatter of slopes per step does not apply to slopes per sample.
 		for i := range pairs {
 			pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
 		}
@@ -148,9 +136,9 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult, scatter compare.S
 		switch relief := comparison.Effect == compare.Works || comparison.Effect == compare.Partly; {
 		case relief, perStep.Effect == compare.Harmful:
 		case perStep.Effect == compare.Unclear:
-			comparison.Effect, comparison.More = compare.Unclear, perStep.More
+			comparison.Effect = compare.Unclear
 		default:
-			comparison.Effect, comparison.More = compare.NoEffect, 0
+			comparison.Effect = compare.NoEffect
 		}
 	}
 	c.Comparison, c.Effect, c.Reason = &comparison, comparison.Effect, comparison.Reason
@@ -315,16 +303,8 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 // shownSamples is the number of samples per curve in a report.
 const shownSamples = 96
 
-var shownLayers = []memory.Layer{memory.Anon, memory.MallocUsed, memlayer.GoHeap, memlayer.LiveBytes,
-	memlayer.GPUProcess}
-
-// shownPhase lists the layers of a phase that are written to matrix.json.
-var shownPhase = []memory.Layer{memory.RSS, memory.Anon, memlayer.File, memlayer.Peak, memory.MallocUsed,
-	memory.MallocFree, memlayer.GoHeap, memlayer.Threads, memlayer.GPUProcess}
-
-// thin drops the data that only runs.jsonl has: layers and trends that no report shows, and all
-// curves except those of the middle run of each combination and of the first group of baseline
-// runs.
+// thin drops the data that only runs.jsonl has: trends, and all curves except those of the middle run of
+// each combination and of the first group of baseline runs. A curve is anonymous memory.
 func thin(r *Result, runs map[combinationID][]*RunResult) {
 	shown := make(map[int]bool)
 	for id, all := range runs {
@@ -338,34 +318,19 @@ func thin(r *Result, runs map[combinationID][]*RunResult) {
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		run.Outcome.Verdict.Trends = nil
-		phases := make(map[string]memory.Sample, len(run.Phases))
-		for name, sample := range run.Phases {
-			phases[name] = only(sample, shownPhase)
-		}
-		run.Phases = phases
 		if run.Series != nil && shown[run.ID] {
-			run.Series = reduced(run.Series)
+			run.Series = run.Series.Thin(shownSamples, AnonOnly)
 		} else {
 			run.Series = nil
 		}
 	}
 }
 
-func only(sample memory.Sample, layers []memory.Layer) memory.Sample {
-	less := memory.Sample{Step: sample.Step, At: sample.At}
-	for _, v := range sample.Values {
-		if v.Reading.OK && slices.Contains(layers, v.Layer) {
-			less.Set(v.Layer, v.Reading)
-		}
+// AnonOnly returns the anonymous memory of a sample.
+func AnonOnly(sample memory.Sample) memory.Sample {
+	only := memory.Sample{Step: sample.Step, At: sample.At}
+	if r := sample.Get(memory.Anon); r.OK {
+		only.Set(memory.Anon, r)
 	}
-	return less
-}
-
-func reduced(s *memory.Series) *memory.Series {
-	less := &memory.Series{Keep: shownSamples}
-	for _, sample := range s.Samples() {
-		kept := only(sample, shownLayers)
-		less.Append(&kept)
-	}
-	return less
+	return only
 }

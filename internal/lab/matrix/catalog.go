@@ -141,8 +141,6 @@ type Remedy struct {
 	// Traced has kinds of operations, by the names of facts. A traced step with the remedy has
 	// such an operation if the value is true, and none if it is false.
 	Traced map[string]bool `json:"traced,omitempty"`
-	// PoolThreads is the number of inter-op threads with the remedy; 0 means any number.
-	PoolThreads int `json:"pool_threads,omitempty" yaml:"pool_threads"`
 	// OtherGraph means that the remedy changes the operations of a traced step, or the final
 	// loss.
 	OtherGraph bool `json:"other_graph,omitempty" yaml:"other_graph"`

@@ -2,9 +2,7 @@ package matrix
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"time"
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/memlayer"
@@ -60,24 +58,4 @@ func outcomes(runs []*RunResult) []compare.Outcome {
 		list[i] = run.Outcome
 	}
 	return list
-}
-
-// gcPeriod is the longest time between two collections in Go (forcegcperiod in runtime/proc.go).
-const gcPeriod = 2 * time.Minute
-
-// Early returns a note that runs in Go ended before its collector had to run, so that garbage looks
-// like endless growth. It is empty for longer runs.
-func Early(runs []*RunResult) string {
-	longest := 0.0
-	for _, run := range runs {
-		if run.Runtime == Keras {
-			return ""
-		}
-		longest = max(longest, run.Seconds)
-	}
-	if longest == 0 || longest >= gcPeriod.Seconds() {
-		return ""
-	}
-	return fmt.Sprintf("the runs took at most %.0f s, and Go may wait %.0f s for a collection", max(longest, 1),
-		gcPeriod.Seconds())
 }

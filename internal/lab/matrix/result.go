@@ -127,8 +127,7 @@ type RunResult struct {
 	Outcome compare.Outcome `json:"outcome"`
 	// Phases has the samples between phases, by the names in packages program and runner.
 	Phases map[string]memory.Sample `json:"phases"`
-	// Facts are the facts that the child reported, and "threads tf_Compute", which the parent
-	// counted.
+	// Facts are the facts that the child reported.
 	Facts map[string]string `json:"facts,omitempty"`
 	// Series has some of the samples between steps.
 	Series *memory.Series `json:"series,omitempty"`

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -185,9 +184,6 @@ func (p *Plan) observe(ctx context.Context, j job, run runner.Job) (*runner.Obse
 	o, err := run.Run(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s with %s: %w", j.runtime, j.workload.ID, j.remedy.ID, err)
-	}
-	if steady := o.Threads[runner.Steady]; steady != nil {
-		o.Facts[factPool] = strconv.Itoa(steady[poolThreads])
 	}
 	if run.Change != "" && o.Acted == 0 && o.Failure == "" {
 		o.Failure, o.Cause = runner.NotApplicable, "the program did nothing to which it applies"

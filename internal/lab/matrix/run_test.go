@@ -6,9 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"math"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -356,6 +353,9 @@ func TestADiskThatIsFull(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EFBIG)
 	require.ErrorContains(t, err, "finished runs are saved")
 	s.close()
+	s, err = openStore(dir)
+	require.NoError(t, err)
+	s.close()
 	after, err := os.ReadFile(filepath.Join(dir, runsFile))
 	require.NoError(t, err)
 	assert.Equal(t, before, after)
@@ -584,7 +584,7 @@ func TestRemediesAreSound(t *testing.T) {
 			config, err := r.Device.ConfigProto()
 			require.NoError(t, err, r.ID)
 			assert.NotEmpty(t, config, r.ID)
-			seen := len(r.Traced) > 0 || r.PoolThreads > 0 || r.Device.PerSessionThreads || r.OtherGraph
+			seen := len(r.Traced) > 0 || r.OtherGraph
 			assert.NotEqual(t, seen, r.Unseen != "", "%s: what shows that it took?", r.ID)
 		}
 		for name := range r.Env {
@@ -792,7 +792,7 @@ func TestTheRunThatStandsForSeveral(t *testing.T) {
 	} {
 		assert.Equal(t, c.want, Middle(runs(c.kinds...)).ID, "%v", c.kinds)
 	}
-	c := (&Plan{Seed: 1}).combine(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil, compare.Scatter{})
+	c := (&Plan{Seed: 1}).combine(Remedy{ID: Baseline}, runs(memory.Leak, memory.Inconclusive, memory.Plateau), nil)
 	assert.Equal(t, []string{"its 3 runs differ: 1 leak, 1 inconclusive, 1 plateau"}, c.Verdict.Notes)
 	assert.Equal(t, 1, Middle(runs(memory.Flat, memory.Leak, memory.Leak)).ID)
 }
@@ -810,10 +810,10 @@ func TestTheGoalIsThatOfThePairs(t *testing.T) {
 	}
 	for group, want := range []compare.Goal{compare.LowerPeak, compare.LowerSlope} {
 		runs := []*RunResult{run(4, group, 0, "a", memory.Flat), run(5, group, 1, "a", memory.Flat)}
-		c := p.combine(Remedy{ID: "a", Goal: compare.LowerSlope}, runs, base, compare.Scatter{})
+		c := p.combine(Remedy{ID: "a", Goal: compare.LowerSlope}, runs, base)
 		require.NotNil(t, c.Comparison)
 		assert.Equal(t, want, c.Comparison.Goal)
-		c = p.combine(Remedy{ID: "a", Goal: compare.LowerGPU}, runs, base, compare.Scatter{})
+		c = p.combine(Remedy{ID: "a", Goal: compare.LowerGPU}, runs, base)
 		assert.Equal(t, compare.LowerGPU, c.Comparison.Goal)
 	}
 }
@@ -845,20 +845,19 @@ func TestPartsOfABatchAreComparedPerSample(t *testing.T) {
 	base := []*RunResult{run(0, 0, 1000), run(1, 1, 1010), run(2, 2, 990)}
 	half, err := FindRemedy("batch-half")
 	require.NoError(t, err)
-	c := p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, compare.Scatter{})
+	c := p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base)
 	assert.Equal(t, compare.NoEffect, c.Effect, c.Reason)
 	assert.InDelta(t, 1, c.Comparison.Slope.Estimate, 0.01)
 	assert.Contains(t, c.Reason, "for as many samples")
 	assert.InDelta(t, 500, c.Figures.Slope.Estimate, 10, "a step is as it was measured")
-	c = p.combine(half, []*RunResult{run(3, 0, 1001), run(4, 1, 1009), run(5, 2, 992)}, base, compare.Scatter{})
+	c = p.combine(half, []*RunResult{run(3, 0, 1001), run(4, 1, 1009), run(5, 2, 992)}, base)
 	assert.Equal(t, compare.NoEffect, c.Effect, "what a step leaves whatever its batch: %s", c.Reason)
-	c = p.combine(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base, compare.Scatter{})
+	c = p.combine(half, []*RunResult{run(3, 0, 100), run(4, 1, 101), run(5, 2, 99)}, base)
 	assert.Equal(t, compare.Partly, c.Effect, c.Reason)
-	c = p.combine(half, []*RunResult{run(3, 0, 1060), run(4, 1, 940), run(5, 2, 1000)}, base, compare.Scatter{})
+	c = p.combine(half, []*RunResult{run(3, 0, 1060), run(4, 1, 940), run(5, 2, 1000)}, base)
 	assert.Equal(t, compare.Unclear, c.Effect, "nobody can tell for a step: %s", c.Reason)
-	assert.Positive(t, c.Comparison.More)
 	half.Params = nil
-	assert.Equal(t, compare.Partly, p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base, compare.Scatter{}).Effect)
+	assert.Equal(t, compare.Partly, p.combine(half, []*RunResult{run(3, 0, 500), run(4, 1, 505), run(5, 2, 495)}, base).Effect)
 }
 
 // An operation that the baseline also runs does not show that a remedy took effect.
@@ -936,17 +935,6 @@ func TestVariablesOfAnotherMalloc(t *testing.T) {
 	}
 }
 
-func TestAnUpdateOfParts(t *testing.T) {
-	p := plan(t)
-	j := job{runtime: Go, remedy: Remedy{Params: map[string]string{"micro": "2"}}}
-	for split, doubt := range map[string]string{program.SplitExact: "", "": "", program.SplitInexact: "the update is not that of the whole batch"} {
-		reason, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{program.FactSplit: split}}, newVariables(&p))
-		assert.Empty(t, reason)
-		assert.Contains(t, unseen, doubt)
-		assert.Equal(t, doubt == "", unseen == "")
-	}
-}
-
 func TestVariablesWithAPrefix(t *testing.T) {
 	library, allocator := filepath.Join(t.TempDir(), "libtensorflow.so"), filepath.Join(t.TempDir(), "libmimalloc.so")
 	require.NoError(t, os.WriteFile(library, []byte("\x00PRIMITIVE_CACHE_CAPACITY\x00TF_KNOWN\x00"), 0o666))
@@ -978,48 +966,6 @@ func TestVariablesWithAPrefix(t *testing.T) {
 		assert.Contains(t, unseen, c.unseen)
 		assert.Equal(t, c.unseen == "", unseen == "", "%v: %s", c.remedy, unseen)
 	}
-}
-
-func TestThreadsThatAreCounted(t *testing.T) {
-	one, err := FindRemedy("inter-1")
-	require.NoError(t, err)
-	own, err := FindRemedy("session-threads")
-	require.NoError(t, err)
-	intra, err := FindRemedy("intra-1")
-	require.NoError(t, err)
-	pool := func(steady, closed int) *runner.Observed {
-		return &runner.Observed{Threads: map[string]map[string]int{runner.Steady: {poolThreads: steady}, program.Closed: {poolThreads: closed}}}
-	}
-	p := plan(t)
-	for _, c := range []struct {
-		remedy         Remedy
-		o              *runner.Observed
-		reason, unseen string
-	}{
-		{one, pool(1, 1), "", ""},
-		{one, pool(4, 4), "", ""}, // only the runs without the remedy can show it
-		{one, pool(0, 0), "", "no thread is called tf_Compute"},
-		{own, pool(4, 0), "", ""},
-		{own, pool(4, 4), "", "sessions are open to the end, so that it is not known whose threads there are"},
-		{own, &runner.Observed{Threads: map[string]map[string]int{runner.Steady: {poolThreads: 4}}}, "", "sessions are open to the end, so that it is not known whose threads there are"},
-		{intra, pool(4, 4), "", "threads that share an operation have no name to count them by"},
-	} {
-		reason, unseen := p.verify(job{runtime: Go, remedy: c.remedy}, c.o, newVariables(&p))
-		assert.Equal(t, c.reason, reason, c.remedy.ID)
-		assert.Equal(t, c.unseen, unseen, c.remedy.ID)
-	}
-	runs := func(counts ...string) (all []*RunResult) {
-		for _, n := range counts {
-			all = append(all, &RunResult{Facts: map[string]string{factPool: n}})
-		}
-		return all
-	}
-	assert.Empty(t, unseenPairs(one, runs("1", "1"), runs("4", "4")))
-	assert.Empty(t, unseenPairs(one, runs("7", "5"), runs("8", "9")), "some are called so and are not of the pool")
-	assert.NotEmpty(t, unseenPairs(one, runs("7", "8"), runs("8", "8")), "it has to be seen in each pair")
-	assert.Empty(t, unseenPairs(one, runs("1"), runs("1")), "one processor")
-	assert.Empty(t, unseenPairs(intra, runs("4"), runs("4")))
-	assert.Contains(t, unseenPairs(one, runs("8", "8"), runs("8", "8")), "in a run there were 8 threads called tf_Compute, and 8 without it")
 }
 
 // A remedy is applied with the settings that it has for the runtime.
@@ -1057,41 +1003,4 @@ func TestRemediesOnARuntimeOfTheirOwn(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"python", "keras/fit.py", "--batch=32", "--callback=hoard", "--epoch=32", "--model=dense-100-64-1",
 		"--samples=1024", "--seed=0", "--steps=3200", "--validate=1"}, run.Args)
-}
-
-// The remedies of a workload share their scatter. A remedy that could not be applied
-// contributes nothing.
-func TestRemediesShareTheirScatter(t *testing.T) {
-	w := Workload{ID: "X"}
-	p := &Plan{Seed: 1, Runtimes: []string{Go}, Workloads: []Workload{w}}
-	var jobs []job
-	r := &Result{}
-	random := rand.New(rand.NewPCG(1, 1))
-	add := func(remedy string, pair int, failure runner.Failure) {
-		peak := 1e9 * math.Exp(0.03*random.NormFloat64())
-		r.Runs = append(r.Runs, RunResult{ID: len(r.Runs), Runtime: Go, Workload: w.ID, Remedy: remedy, Pair: pair, Failure: failure,
-			Outcome: compare.Outcome{Verdict: memory.Verdict{Kind: memory.Flat}, Peak: memory.Known(memory.Bytes(peak))}})
-	}
-	for i := range 10 {
-		remedy := Remedy{ID: fmt.Sprint("r", i), Goal: compare.LowerPeak}
-		p.Remedies = append(p.Remedies, remedy)
-		jobs = append(jobs, job{runtime: Go, workload: w, remedy: remedy})
-	}
-	for pair := range 3 {
-		add(Baseline, pair, "")
-		for i, remedy := range p.Remedies {
-			var failure runner.Failure
-			if i == 0 {
-				failure = runner.CouldNotApply
-			}
-			add(remedy.ID, pair, failure)
-		}
-	}
-	require.NoError(t, p.assemble(r, nil, jobs))
-	require.Len(t, r.Combinations, 10)
-	assert.Equal(t, compare.CouldNotApply, r.Combinations[0].Effect)
-	for _, c := range r.Combinations[1:] {
-		assert.Equal(t, 9, c.Comparison.Peak.Pooled, c.Remedy)
-		assert.Zero(t, c.Comparison.Reset, "not measured")
-	}
 }

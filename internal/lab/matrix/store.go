@@ -44,7 +44,7 @@ func openStore(dir string) (*store, error) {
 		file.Close()
 		return nil, fmt.Errorf("results: %s: %w", file.Name(), err)
 	}
-	// A crash may have cut off the last line.
+	// A crash or a full disk may have cut off the last line.
 	if err := file.Truncate(end); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("results: %w", err)
@@ -76,18 +76,11 @@ func (s *store) add(run RunResult) error {
 	if err != nil {
 		return err
 	}
-	info, err := s.file.Stat()
-	if err != nil {
-		return fmt.Errorf("results: %w", err)
-	}
-	_, err = s.file.Write(append(line, '\n'))
-	if err == nil {
+	if _, err = s.file.Write(append(line, '\n')); err == nil {
 		err = s.file.Sync()
 	}
-	if err != nil {
-		// Remove a partial line, so that the file stays readable after a full disk.
-		return fmt.Errorf("results: %w; finished runs are saved, and the same command resumes",
-			errors.Join(err, s.file.Truncate(info.Size())))
+	if err != nil { // openStore removes a partial line
+		return fmt.Errorf("results: %w; finished runs are saved, and the same command resumes", err)
 	}
 	s.runs[run.Key] = run
 	return nil

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"steadyfit/internal/lab/program"
 	"steadyfit/internal/lab/runner"
@@ -66,11 +66,7 @@ func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen s
 			return fmt.Sprintf("the graph that ran has %s %s", count, fact), ""
 		}
 	}
-	if o.Facts[program.FactSplit] == program.SplitInexact {
-		doubts = append(doubts, "the update is not that of the whole batch, since the model draws other numbers for each "+
-			"part or mixes samples")
-	}
-	doubts = append(doubts, verifyThreads(r, o), r.Unseen)
+	doubts = append(doubts, r.Unseen)
 	doubts = slices.DeleteFunc(doubts, func(text string) bool { return text == "" })
 	return "", strings.Join(slices.Compact(doubts), "; ")
 }
@@ -94,29 +90,6 @@ func (p *Plan) whyUntraced(j job) string {
 	return "its step cannot be traced"
 }
 
-// poolThreads is the name of the inter-op threads: thread::ThreadPool "Compute" in
-// direct_session.cc and context.cc, with the prefix tf_ of posix_env.cc (TensorFlow 2.21). A thread
-// without a name inherits the name of its creator, so the count may be too high.
-const poolThreads = "tf_Compute"
-
-// factPool is the fact with the number of inter-op threads after the last step.
-const factPool = "threads " + poolThreads
-
-// verifyThreads returns the reason why threads do not show that a remedy took effect, or "".
-func verifyThreads(r Remedy, o *runner.Observed) string {
-	steady, closed := o.Threads[runner.Steady], o.Threads[program.Closed]
-	own := r.Device != nil && r.Device.PerSessionThreads
-	switch {
-	case r.PoolThreads == 0 && !own:
-	case steady[poolThreads] == 0:
-		return fmt.Sprintf("no thread is called %s", poolThreads)
-	case own && (closed == nil || closed[poolThreads] > 0):
-		// The thread pool that sessions share outlives the sessions.
-		return "sessions are open to the end, so that it is not known whose threads there are"
-	}
-	return ""
-}
-
 // unseenTrace returns the reason why traced steps do not show that a remedy took effect: the
 // baseline has the same operations.
 func unseenTrace(r Remedy, base []*RunResult) string {
@@ -138,8 +111,8 @@ var operationFacts = []string{program.FactOperations, program.FactBFloat16, prog
 	program.FactClusters, program.FactOneDNN, program.FactCalls}
 
 // unseenPairs returns the reason why a pair of runs does not show that a remedy took effect: the
-// run with the remedy has as many threads, as many operations of each kind, or the same final loss
-// as the baseline. If the losses of the baseline runs differ from each other, losses show nothing.
+// run with the remedy has as many operations of each kind, or the same final loss, as the baseline.
+// If the losses of the baseline runs differ from each other, losses show nothing.
 func unseenPairs(r Remedy, runs, base []*RunResult) string {
 	if len(runs) != len(base) {
 		return ""
@@ -151,12 +124,8 @@ func unseenPairs(r Remedy, runs, base []*RunResult) string {
 	}
 	for i, run := range runs {
 		without := base[i]
-		with, _ := strconv.Atoi(run.Facts[factPool])
-		threads, _ := strconv.Atoi(without.Facts[factPool])
 		_, traced := run.Facts[program.FactOperations]
 		switch {
-		case r.PoolThreads != 0 && with >= threads && with != r.PoolThreads:
-			return fmt.Sprintf("in a run there were %d threads called %s, and %d without it", with, poolThreads, threads)
 		case run.Failure != "" || without.Failure != "":
 		case r.OtherGraph && !traced:
 			return "its step cannot be traced"
@@ -215,11 +184,7 @@ func (v *variables) read(libraries []string, name string) (bool, error) {
 	if v.known[key] == nil {
 		found := make(map[string]bool)
 		for _, library := range libraries {
-			f, err := os.Open(library)
-			if err == nil {
-				err = errors.Join(findStrings(found, f, v.needles), f.Close())
-			}
-			if err != nil {
+			if err := findStrings(found, library, v.needles); err != nil {
 				return false, err
 			}
 		}
@@ -233,32 +198,26 @@ func unmeasurable(f runner.Failure) bool {
 	return f == runner.NotApplicable || f == runner.CouldNotApply
 }
 
-// findStrings sets found[name] if the reader has the name as a C string, with a zero byte after
-// it. It holds a window of 4 MiB in memory; windows overlap by the longest name.
+// findStrings sets found[name] if a file has the name as a C string, with a zero byte after it.
 //
 // The text before a name is ignored, since compilers store a string that is the end of another one only
 // once. A name that is found wrongly does less harm to callers than a name that is not found.
-func findStrings(found map[string]bool, from io.Reader, names []string) error {
-	overlap := 0
-	for _, n := range names {
-		overlap = max(overlap, len(n))
+func findStrings(found map[string]bool, path string, names []string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
 	}
-	window := make([]byte, 0, max(4<<20, 2*overlap))
-	for {
-		n, err := io.ReadFull(from, window[len(window):cap(window)])
-		window = window[:len(window)+n]
-		for _, name := range names {
-			if !found[name] && bytes.Contains(window, append([]byte(name), 0)) {
-				found[name] = true
-			}
-		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		copy(window, window[len(window)-overlap:])
-		window = window[:overlap]
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return err
 	}
+	text, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		found[name] = found[name] || bytes.Contains(text, append([]byte(name), 0))
+	}
+	return unix.Munmap(text)
 }

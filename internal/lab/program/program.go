@@ -51,12 +51,6 @@ const (
 	FactLossLast  = "loss_last"
 	// FactAllocator is the malloc of the process.
 	FactAllocator = "allocator"
-	// FactSplit is SplitExact if micro-batches make the update of the whole batch, else SplitInexact.
-	FactSplit = "split"
-
-	SplitExact   = "exact"
-	SplitInexact = "inexact"
-
 	// Numbers of operations of a traced step: all; those that graph rewriting inserted, that oneDNN ran, and that call
 	// functions; and matrix products and convolutions by type.
 	FactOperations     = "operations"

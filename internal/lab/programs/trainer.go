@@ -41,7 +41,7 @@ func (b *run) trainer(ctx context.Context) *trainer { return b.trainerOf(ctx, b.
 func (b *run) trainerOf(ctx context.Context, model *savedmodels.Model) *trainer {
 	t := &trainer{
 		model: model,
-		// An inexact update is also measured; checkMicro reports it.
+		// An inexact update is also measured.
 		opts:  session.Options{Config: b.Config, Seed: b.Seed, AllowInexactSplit: true},
 		reset: b.Choice("reset", contract.ResetNone, contract.ResetRestore, contract.ResetReload, contract.ResetProcess),
 		micro: b.Int("micro", 1),
@@ -57,8 +57,7 @@ func (b *run) trainerOf(ctx context.Context, model *savedmodels.Model) *trainer 
 	return t
 }
 
-// checkMicro ends the run if a batch cannot be split into parts, and reports whether their
-// update is exact.
+// checkMicro ends the run if a batch cannot be split into parts.
 func (b *run) checkMicro(model *savedmodels.Model, o session.Options, parts int) {
 	if parts < 1 || parts > b.Batch {
 		b.refuseMicro(fmt.Sprintf("the batch has only %d samples", b.Batch))
@@ -66,27 +65,13 @@ func (b *run) checkMicro(model *savedmodels.Model, o session.Options, parts int)
 	if parts == 1 {
 		return
 	}
-	split, err := splitOf(model, o)
-	if err != nil {
-		b.refuseMicro(err.Error())
-	}
-	b.Fact(program.FactSplit, split)
-}
-
-// splitOf returns the fact FactSplit, or an error if the batch cannot be split.
-func splitOf(model *savedmodels.Model, o session.Options) (string, error) {
-	o.AllowInexactSplit = false
 	plan, err := session.Compile(model, o)
 	if err == nil {
 		err = plan.CheckSplit()
 	}
-	switch {
-	case errors.Is(err, session.ErrInexactSplit):
-		return program.SplitInexact, nil
-	case err != nil:
-		return "", err
+	if err != nil {
+		b.refuseMicro(err.Error())
 	}
-	return program.SplitExact, nil
 }
 
 func (b *run) refuseMicro(reason string) {

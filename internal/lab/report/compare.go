@@ -47,11 +47,11 @@ type Disagreement struct {
 	Why string `json:"why"`
 }
 
-// Compare writes the agreement of two matrices, and their figures where they differ.
-func Compare(w io.Writer, a, b *matrix.Result, o TextOptions) (Agreement, error) {
+// Compare writes the agreement of two matrices, and their figures where they differ. width is that of Text.
+func Compare(w io.Writer, a, b *matrix.Result, width int) (Agreement, error) {
 	x, y := newView(a), newView(b)
 	agreement := agree(x, y)
-	return agreement, o.write(w, "compare", struct {
+	return agreement, write(w, width, "compare", struct {
 		Agreement
 		Sides []*view
 	}{agreement, []*view{x, y}})

@@ -15,7 +15,7 @@ import (
 func comparison(t *testing.T, a, b *matrix.Result) (string, Agreement) {
 	t.Helper()
 	var out bytes.Buffer
-	got, err := Compare(&out, a, b, TextOptions{Width: 200})
+	got, err := Compare(&out, a, b, 200)
 	require.NoError(t, err)
 	return out.String(), got
 }

@@ -13,14 +13,6 @@ import (
 	"steadyfit/internal/texts"
 )
 
-// TextOptions are the options of Text and Compare.
-type TextOptions struct {
-	// Width in columns, at least 40; 0 means 80.
-	Width int
-	// Color uses the colours of a terminal.
-	Color bool
-}
-
 // paragraphEnd ends the paragraphs of text.tmpl.
 const paragraphEnd = "\x1e"
 
@@ -32,8 +24,8 @@ var textTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 }).ParseFS(textFile, "text.tmpl"))
 
 // Text writes the answer for a terminal: the calibration, the workloads with their remedies, and the
-// claims.
-func Text(w io.Writer, r *matrix.Result, o TextOptions) error { return o.write(w, "text", newView(r)) }
+// claims. width is in columns, at least 40; 0 means 80.
+func Text(w io.Writer, r *matrix.Result, width int) error { return write(w, width, "text", newView(r)) }
 
 // Claims writes the claims in Markdown: a table with the verdicts, then each claim with the figures and
 // their sources, or with what a test needs.
@@ -71,23 +63,19 @@ func (l *loop) Lines() (lines []string) {
 }
 
 // write executes a template and wraps its paragraphs. Leading spaces are the indent of a paragraph.
-// Headings begin with "# ", and alarms with "! "; both are bold.
-func (o TextOptions) write(w io.Writer, name string, data any) error {
+// Headings begin with "# ", and alarms with "! ".
+func write(w io.Writer, width int, name string, data any) error {
 	var all, out strings.Builder
 	if err := textTemplate.ExecuteTemplate(&all, name, data); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	width := max(cmp.Or(o.Width, 80), 40)
+	width = max(cmp.Or(width, 80), 40)
 	for paragraph := range strings.SplitSeq(all.String(), paragraphEnd) {
 		paragraph = strings.TrimLeft(paragraph, "\n")
 		text, heading := strings.CutPrefix(strings.TrimLeft(paragraph, " "), "# ")
 		lead := strings.Repeat(" ", len(paragraph)-len(strings.TrimLeft(paragraph, " ")))
 		out.WriteString(when(heading, "\n"))
-		text = texts.Wrap(lead, len(lead), oneLine(text), width)
-		if o.Color && (heading || strings.HasPrefix(text, "! ")) {
-			text = "\x1b[1m" + text + "\x1b[0m"
-		}
-		out.WriteString(text + "\n")
+		out.WriteString(texts.Wrap(lead, len(lead), oneLine(text), width) + "\n")
 	}
 	_, err := io.WriteString(w, strings.TrimRight(out.String(), "\n")+"\n")
 	return err

@@ -99,9 +99,8 @@ func (v *view) cause(c *matrix.Combination) string {
 	var list []string
 	if d.Cause != "" {
 		carried := d.Cause != memlayer.Unattributed && d.Carrier != d.Layer
-		early := d.Cause == memlayer.GCLag && d.Kind == memory.Leak
 		list = append(list, when(carried, fmt.Sprintf("Carried by %s.", d.Carrier)),
-			cmp.Or(causes[d.Cause], sentence(d.Cause)), when(early, sentence(matrix.Early(v.runsOf(c)))))
+			cmp.Or(causes[d.Cause], sentence(d.Cause)))
 	}
 	for _, note := range d.Notes {
 		list = append(list, sentence(note))
@@ -206,7 +205,6 @@ func remark(c *matrix.Combination, m matrix.Remedy) string {
 	return strings.Join(present(sentence(text),
 		when(r.OK && len(c.Crashes) > 0, "Crashes: "+crash(c)+"."),
 		when(c.Unverified != "", sentence("not verified: "+c.Unverified)),
-		when(d.More > 0 && c.Effect == compare.Unclear, "About "+texts.Count(d.More, "more pair")+" would decide."),
 		when(d.Pairs > 0 && lessWork(m), "Its steps do less work.")), " ")
 }
 

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -68,8 +67,6 @@ type Observed struct {
 	Facts map[string]string
 	// Maps are the memory mappings of its processes after the first step.
 	Maps string
-	// Threads counts threads by phase (the last step and closed) and name.
-	Threads map[string]map[string]int
 	// Acted is how often Job.Change was made.
 	Acted int
 	// Failure and Cause are empty for a successful run. Log is the end of its standard error.
@@ -88,7 +85,7 @@ var (
 // Run runs the job. An error has a cause outside the program: it cannot start, a disk is full
 // (syscall.ENOSPC), a signal from outside, or ctx.
 func (j Job) Run(ctx context.Context) (*Observed, error) {
-	o := &Observed{Phases: map[string]memory.Sample{}, Facts: map[string]string{}, Threads: map[string]map[string]int{}}
+	o := &Observed{Phases: map[string]memory.Sample{}, Facts: map[string]string{}}
 	limit, err := newLimit(j.Limit)
 	defer limit.close()
 	if err != nil {
@@ -165,16 +162,6 @@ func (o *Observed) look(kind string, pids []int) {
 		for _, pid := range pids {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)) // empty is unknown
 			o.Maps += string(text)
-		}
-	}
-	phase := Steady
-	if kind == program.Closed {
-		phase = kind
-	}
-	o.Threads[phase] = map[string]int{}
-	for _, pid := range pids {
-		for name, n := range threadNames(pid) {
-			o.Threads[phase][name] += n
 		}
 	}
 }
@@ -261,17 +248,6 @@ func fullDisk(cause, log string) error {
 		}
 	}
 	return nil
-}
-
-func threadNames(pid int) map[string]int {
-	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
-	names := make(map[string]int)
-	for _, path := range paths {
-		if text, err := os.ReadFile(path); err == nil { // the thread may have ended
-			names[strings.TrimSpace(string(text))]++
-		}
-	}
-	return names
 }
 
 const logStore = 2048
