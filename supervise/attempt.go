@@ -47,9 +47,6 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	if stderr.hide = hidden[tfprocess.Lookup(environ, tfprocess.LogLevel)]; stderr.hide != nil {
 		command.Env = append(slices.Clone(p.Env), tfprocess.LogLevel+"="+tfprocess.LogWarnings)
 	}
-	if p.terminal != nil {
-		command.Files = []*os.File{p.terminal}
-	}
 	var err error
 	// The end of ctx must not kill the child: the parent sends it a signal instead.
 	if a.Process, err = child.Start(context.WithoutCancel(ctx), command); err != nil {

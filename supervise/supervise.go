@@ -35,8 +35,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/term"
-
 	"steadyfit/internal/child"
 )
 
@@ -79,8 +77,7 @@ type Options struct {
 	Result any `json:"-"`
 	// Log receives messages about crashes and restarts; nil discards them.
 	Log *slog.Logger
-	// Stderr receives the child's standard error; nil means os.Stderr. If Stderr is a terminal,
-	// Worker.Terminal writes to it.
+	// Stderr receives the child's standard error; nil means os.Stderr.
 	Stderr io.Writer
 
 	// Only tests set the fields below: the deadline before the first step, the program, and the
@@ -268,9 +265,8 @@ func endSignals() (list []os.Signal) {
 type parent struct {
 	Options
 	// next is the specification for the next child.
-	next     spec
-	terminal *os.File
-	signals  chan os.Signal
+	next    spec
+	signals chan os.Signal
 	// crashes has the crashes since the last progress, and restarts is the number of all crashes. from is the
 	// latest step with which an attempt began. memoryStep is the step of the last crash for lack of memory.
 	crashes          []Crash
@@ -296,9 +292,6 @@ func newParent(o Options) *parent {
 	p.Grace = cmp.Or(p.Grace, max(p.Deadline, 5*time.Minute))
 	p.Log = cmp.Or(p.Log, slog.New(slog.DiscardHandler))
 	p.Stderr = cmp.Or[io.Writer](p.Stderr, os.Stderr)
-	if file, ok := p.Stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		p.terminal = file
-	}
 	if p.after == nil {
 		p.after = time.After
 	}
@@ -308,7 +301,7 @@ func newParent(o Options) *parent {
 			return t.C, t.Stop
 		}
 	}
-	p.next = spec{Grace: p.Grace, KillOrphan: p.KillOrphan, Terminal: p.terminal != nil}
+	p.next = spec{Grace: p.Grace, KillOrphan: p.KillOrphan}
 	return p
 }
 

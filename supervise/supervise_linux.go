@@ -12,9 +12,6 @@ import (
 // signal.
 func survivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
-// ignoreTerminalStop lets the child write to a terminal that stops background processes on output.
-func ignoreTerminalStop() { signal.Ignore(syscall.SIGTTOU) }
-
 // write writes a short line to a pipe, completely or not at all, without waiting.
 func write(fd int, line []byte) error {
 	_, err := syscall.Write(fd, line)

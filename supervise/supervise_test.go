@@ -28,8 +28,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"steadyfit/internal/child"
 	"steadyfit/internal/tfprocess"
@@ -306,12 +304,6 @@ var scripts = map[string]script{
 			}
 			hogged = append(hogged, b)
 		}
-	},
-	"draws": func(_ context.Context, w *Worker) error {
-		file, ok := w.Terminal(os.Stderr).(*os.File)
-		fmt.Fprintf(w.Terminal(os.Stderr), "terminal %v %v %v\n", ok && term.IsTerminal(int(file.Fd())), file != os.Stderr,
-			term.IsTerminal(2))
-		return nil
 	},
 }
 
@@ -944,34 +936,8 @@ func TestUnsupervised(t *testing.T) {
 	var w *Worker
 	w.Alive(1)
 	assert.Zero(t, w.Status())
-	assert.Same(t, os.Stderr, w.Terminal(os.Stderr))
 	require.Error(t, w.Restart("reset"))
 	assert.NotErrorIs(t, w.Restart("reset"), ErrRestart)
-}
-
-// A progress bar is written to the terminal of the parent, although the child's standard error is a pipe.
-func TestSuperviseScreen(t *testing.T) {
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("needs a terminal: %v", err)
-	}
-	defer master.Close()
-	require.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	require.NoError(t, err)
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("needs a terminal: %v", err)
-	}
-	defer slave.Close()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), scriptEnv+"=draws")
-	cmd.Stderr = slave
-	require.NoError(t, cmd.Run())
-	buffer := make([]byte, 1000)
-	n, err := master.Read(buffer)
-	require.NoError(t, err)
-	assert.Equal(t, "terminal true true false\r\n", string(buffer[:n]))
 }
 
 func TestSuperviseMarkedByHand(t *testing.T) {

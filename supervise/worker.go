@@ -6,14 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"steadyfit/internal/child"
@@ -43,7 +40,6 @@ type spec struct {
 	// Task is the name of the task, and Spec its specification.
 	Task       string          `json:"task"`
 	Spec       json.RawMessage `json:"spec"`
-	Terminal   bool            `json:"terminal,omitempty"`
 	Grace      time.Duration   `json:"grace_ns"`
 	KillOrphan bool            `json:"kill_orphan,omitempty"`
 }
@@ -74,9 +70,8 @@ type Worker struct {
 	spec   spec
 	parent *child.Parent
 	// fd is the descriptor of parent.Messages.
-	fd       int
-	terminal *os.File
-	began    time.Time
+	fd    int
+	began time.Time
 	// sent is the time of the last sign of life, relative to began; 0 means none.
 	sent  atomic.Int64
 	first atomic.Bool
@@ -165,23 +160,9 @@ func (w *Worker) Restart(reason string) error {
 	return fmt.Errorf("%s: %w", reason, ErrRestart)
 }
 
-// Terminal returns the parent's terminal for a progress bar, or the given writer if there is none.
-func (w *Worker) Terminal(otherwise io.Writer) io.Writer {
-	if w == nil || w.terminal == nil {
-		return otherwise
-	}
-	return w.terminal
-}
-
 // work runs a task in a child, and returns the exit code.
 func work(w *Worker, task Task) (code int, err error) {
 	w.began, w.fd = time.Now(), child.MessagesFD
-	if w.spec.Terminal {
-		if w.terminal, err = child.Inherited(child.FilesFD, syscall.S_IFCHR); err != nil {
-			return 1, err
-		}
-		ignoreTerminalStop()
-	}
 	inChild.Store(true)
 	survivePipes()
 	ctx, orphan := context.WithCancelCause(context.Background())

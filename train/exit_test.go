@@ -12,14 +12,16 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/internal/budget"
 	"steadyfit/internal/tflibrary"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
+	"steadyfit/tfbind"
 )
 
-// The command has more cases, in cmd/steadyfit/exit_test.go.
 func TestExitCode(t *testing.T) {
+	oomKilled := []supervise.Crash{{OutOfMemory: true}, {OutOfMemory: true}}
 	for _, c := range []struct {
 		err  error
 		want int
@@ -35,7 +37,23 @@ func TestExitCode(t *testing.T) {
 			2},
 		{fmt.Errorf("1.jpg: a damaged JPEG image: %w", data.ErrFormat), 2},
 		{checkNames("images", "y", []string{"a", "b"}, 3), 2},
+		{errors.New("other"), 1},
+		{supervise.ErrRestart, 0},
+		{savedmodels.ErrNoSignature, 2},
+		{session.ErrInexactSplit, 2},
 		{session.ErrOutOfMemory, 5},
+		{&budget.Error{}, 5},
+		{fit.ErrDiverged, 4},
+		// A lack of memory determines the code, whatever else the error says.
+		{fmt.Errorf("the batch cannot be split any further: %w: %w", session.ErrInexactSplit, session.ErrOutOfMemory), 5},
+		{&fit.HookError{Hook: "memory budget", Phase: "start", Err: &budget.Error{}}, 5},
+		{&fit.HookError{Hook: "reset", Phase: "step", Err: savedmodels.ErrChanged}, 1},
+		// In a resumed process, a bad input is no usage error, since the input was good when the training began.
+		{fmt.Errorf("%w: %w", supervise.ErrRetry, session.ErrOutOfMemory), 5},
+		{fmt.Errorf("%w: %w", session.ErrLost, tfbind.ErrResourceExhausted), 5},
+		// The parent returns the child's code, unless the kernel has killed the child for lack of memory.
+		{&supervise.Error{Code: 1, Crashes: []supervise.Crash{{}, {}}}, 1},
+		{&supervise.Error{Code: 1, Crashes: oomKilled}, 5},
 		{fmt.Errorf("%w: %w", supervise.ErrRetry, session.ErrData), 1},
 		{context.Canceled, 130},
 	} {

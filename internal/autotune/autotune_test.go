@@ -326,11 +326,6 @@ func TestFastest(t *testing.T) {
 	}
 }
 
-func TestAnswers(t *testing.T) {
-	assert.NoError(t, usable(answer{Step: 1, Finite: true}))
-	assert.ErrorIs(t, usable(answer{Step: 1}), errNotFinite)
-}
-
 func TestStore(t *testing.T) {
 	m, ds := dense(t)
 	info := tfbind.Info{Version: "2.21.0"}

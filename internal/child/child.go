@@ -36,11 +36,10 @@ import (
 	"steadyfit/internal/cgroup"
 )
 
-// File descriptors of a child. Command.Files begin at FilesFD.
+// File descriptors of a child.
 const (
 	MessagesFD = 3
 	requestsFD = 4
-	FilesFD    = 5
 )
 
 // SupervisedEnv is the variable with the specification of a child of supervise.Run, which unsets it.
@@ -57,8 +56,7 @@ type Command struct {
 	Spec     any
 	Stdout   *os.File
 	// Log receives a copy of the child's standard error, unless it is nil.
-	Log   io.Writer
-	Files []*os.File
+	Log io.Writer
 }
 
 type Process struct {
@@ -127,7 +125,7 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		p.oom = cgroup.NewOOMCounter(os.Getpid())
 		p.cmd = &exec.Cmd{
 			Path: path, Args: c.Args, Env: append(append(os.Environ(), c.Env...), c.Variable+"="+string(spec)),
-			Stderr: log, ExtraFiles: append([]*os.File{messages, requests}, c.Files...),
+			Stderr: log, ExtraFiles: []*os.File{messages, requests},
 			SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // Ctrl-C in a terminal does not signal the child
 		}
 		if c.Stdout != nil {
@@ -297,10 +295,10 @@ func Connect(variable string, spec any) (*Parent, error) {
 	p := &Parent{}
 	err := json.Unmarshal([]byte(os.Getenv(variable)), spec)
 	if err == nil {
-		p.Messages, err = Inherited(MessagesFD, syscall.S_IFIFO)
+		p.Messages, err = inherited(MessagesFD)
 	}
 	if err == nil {
-		p.Requests, err = Inherited(requestsFD, syscall.S_IFIFO)
+		p.Requests, err = inherited(requestsFD)
 	}
 	if err == nil {
 		err = os.Unsetenv(variable)

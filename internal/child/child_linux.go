@@ -34,18 +34,15 @@ func await(cmd *exec.Cmd) {
 // KillSelf kills this process and its process group.
 func KillSelf() error { return killGroup(os.Getpid()) }
 
-// Inherited opens a file descriptor that the parent passed to this process. kind is the expected file
-// type, such as syscall.S_IFIFO. Writes to the raw descriptor of a pipe do not block.
-func Inherited(fd int, kind uint32) (*os.File, error) {
+// inherited opens a pipe that the parent passed to this process. Writes to the raw descriptor do not block.
+func inherited(fd int) (*os.File, error) {
 	var stat syscall.Stat_t
-	if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != kind {
+	if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
 		return nil, fmt.Errorf("file descriptor %d was not opened by a parent process", fd)
 	}
 	syscall.CloseOnExec(fd)
-	if kind == syscall.S_IFIFO {
-		if err := syscall.SetNonblock(fd, true); err != nil {
-			return nil, os.NewSyscallError("fcntl", err)
-		}
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
 	}
 	return os.NewFile(uintptr(fd), fmt.Sprintf("file descriptor %d", fd)), nil
 }

@@ -189,11 +189,6 @@ func TestSeveralGPUs(t *testing.T) {
 	require.EqualValues(t, unknown, sampled(d.Source(0))[1].bytes, "another process is another source")
 }
 
-func TestThisProcess(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{processes: []processInfo{running(uint32(os.Getpid()), 9)}}}})
-	require.EqualValues(t, 9, sampled(d.Source(0))[1].bytes)
-}
-
 // A sampler includes the layers of the GPU.
 func TestSampler(t *testing.T) {
 	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 1000,

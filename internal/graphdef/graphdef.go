@@ -98,7 +98,7 @@ func Constant(d dtype.DType, raw []byte, shape ...int64) Attrs {
 			TensorContent: raw}}}}
 }
 
-// Type, Bool, Int, Text, Shape, AnyShape, Types and Shapes return the value of an attribute. An
+// Type, Bool, Int, Text, Shape, AnyShape and Types return the value of an attribute. An
 // unknown size in a shape is -1.
 func Type(d dtype.DType) *Attr {
 	return &Attr{Value: &tfproto.AttrValue_Type{Type: tfproto.DataType(d)}}
@@ -123,14 +123,6 @@ func Types(ds []dtype.DType) *Attr {
 	l := &tfproto.AttrValue_ListValue{}
 	for _, d := range ds {
 		l.Type = append(l.Type, tfproto.DataType(d))
-	}
-	return &Attr{Value: &tfproto.AttrValue_List{List: l}}
-}
-
-func Shapes(shapes [][]int64) *Attr {
-	l := &tfproto.AttrValue_ListValue{}
-	for _, s := range shapes {
-		l.Shape = append(l.Shape, shapeOf(s))
 	}
 	return &Attr{Value: &tfproto.AttrValue_List{List: l}}
 }
