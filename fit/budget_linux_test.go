@@ -326,18 +326,6 @@ func TestBudgetThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// A small model with a sufficient budget ends with whole batches.
-//
-//lane:run onednn
-//lane:skip check (long)
-func TestBudgetOfASmallModel(t *testing.T) {
-	have, _ := heavyRun{Small: true, Steps: 40, Budget: 2 * memory.GiB, Validates: true, Ahead: 2}.inChild(t)
-	require.Empty(t, have.Err)
-	assert.Equal(t, 1, have.Parts)
-	assert.Equal(t, 2, have.Ahead)
-	assert.Empty(t, have.Events)
-}
-
 // After the search, a stopped and resumed run equals an uninterrupted one bit for bit.
 //
 //lane:run onednn

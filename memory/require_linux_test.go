@@ -65,39 +65,6 @@ func TestRequireFlatPassesALoopWithoutALeak(t *testing.T) {
 	t.Log(r.logs[0])
 }
 
-// With a budget of 0, 64 steps would not show a slow leak in the noise.
-func TestRequireFlatFindsASlowLeakInTheNoise(t *testing.T) {
-	m := newMaker(1, 8)
-	var held [][]byte
-	var noise []byte
-	v, err := runFlat(0, mostSteps, func(int) {
-		if noise != nil {
-			require.NoError(t, syscall.Munmap(noise))
-		}
-		noise = take(t, Bytes(page*(1+m.IntN(256))))
-		held = append(held, take(t, page))
-	})
-	require.NoError(t, err)
-	require.Equal(t, Leak, v.Kind, v)
-	for _, block := range append(held, noise) {
-		require.NoError(t, syscall.Munmap(block))
-	}
-}
-
-func TestRequireFlatPassesAJump(t *testing.T) {
-	var held []byte
-	var r recorder
-	RequireFlat(&r, 64*KiB, func(step int) {
-		if step == 10 {
-			held = take(t, 64*MiB)
-		}
-	})
-	require.False(t, r.failed, r.errors)
-	require.NoError(t, syscall.Munmap(held))
-	// A small change by the Go runtime can turn the jump into a plateau.
-	require.Regexp(t, `^memory: (jump|plateau), \+6\d\.\d MiB since the start: `, r.logs[0])
-}
-
 // With large random changes, a few steps cannot show whether memory grows by more than the budget.
 func TestRequireFlatSaysHowManyStepsItNeeds(t *testing.T) {
 	m := newMaker(1, 8)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"steadyfit/internal/memlayer"
@@ -49,18 +48,7 @@ func (v Verdict) amount(b Bytes) string { return memlayer.Amount(v.Layer, float6
 
 func (v Verdict) length(x float64) string {
 	if v.Per == memlayer.PerMinute {
-		return duration(x)
+		return texts.Duration(time.Duration(x * float64(time.Minute)))
 	}
 	return texts.Count(int64(math.Round(x)), "step")
-}
-
-func duration(minutes float64) string {
-	d := time.Duration(minutes * float64(time.Minute))
-	switch {
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < 10*time.Minute:
-		return d.Round(time.Second).String()
-	}
-	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
