@@ -304,24 +304,6 @@ func TestImagesOf16Bits(t *testing.T) {
 	}
 }
 
-func TestImagesAreResized(t *testing.T) {
-	halves := image.NewGray(image.Rect(0, 0, 8, 4))
-	for i := range halves.Pix {
-		if i%8 >= 4 {
-			halves.Pix[i] = 255
-		}
-	}
-	raw := pngOf(t, halves)
-	got, err := painted(raw, ImageOptions{Height: 1, Width: 2, Channels: 1})
-	require.NoError(t, err)
-	require.InDelta(t, 0, int(got[0]), 40)
-	require.InDelta(t, 255, int(got[1]), 40)
-	got, err = painted(raw, ImageOptions{Size: 32, Channels: 1})
-	require.NoError(t, err)
-	require.EqualValues(t, 0, got[0])
-	require.EqualValues(t, 255, got[31])
-}
-
 // claim changes the size in the header of a .png file.
 func claim(raw []byte, width, height uint32) []byte {
 	lie := bytes.Clone(raw)

@@ -1,7 +1,6 @@
 package session_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,16 +9,14 @@ import (
 	"steadyfit/fit"
 	"steadyfit/internal/autotune"
 	"steadyfit/internal/graphdef"
-	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
 )
 
 // BenchmarkStep measures the parts of a train step of dense-100-64-1 on batches of 32: running a
-// graph of one operation (call), copying a batch into the inputs (feed), training on one batch
-// (train), on fifty per execution (stacked), and in a fit.Loop that reads ahead, with epochs of 500
-// steps (loop). With the inputs already set, it measures the step including its loss and metrics
-// (fetch), and the step without reading any result (target). An op is one step.
+// graph of one operation (call), copying a batch into the inputs (feed), the step with its inputs
+// already set (fetch), training on one batch (train), on fifty per execution (stacked), and in a
+// fit.Loop that reads ahead, with epochs of 500 steps (loop). An op is one step.
 //
 //	go test ./session -run '^$' -bench Step -count 5
 func BenchmarkStep(b *testing.B) {
@@ -36,17 +33,25 @@ func BenchmarkStep(b *testing.B) {
 			}
 		}
 	})
-	b.Run("feed", func(b *testing.B) {
-		step, err := open(b, "dense-100-64-1", session.Options{}).Prepare("train")
-		require.NoError(b, err)
-		defer step.Close()
-		b.ReportAllocs()
-		for b.Loop() {
-			if err := step.Feed(one); err != nil {
-				b.Fatal(err)
+	for _, part := range []string{"feed", "fetch"} {
+		b.Run(part, func(b *testing.B) {
+			step, err := open(b, "dense-100-64-1", session.Options{}).Prepare("train")
+			require.NoError(b, err)
+			defer step.Close()
+			require.NoError(b, step.Feed(one))
+			b.ReportAllocs()
+			for b.Loop() {
+				if part == "feed" {
+					err = step.Feed(one)
+				} else {
+					err = step.Run(b.Context())
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
 			}
-		}
-	})
+		})
+	}
 	b.Run("train", func(b *testing.B) {
 		s := open(b, "dense-100-64-1", session.Options{})
 		out := make([]float64, len(s.TrainMetrics()))
@@ -57,17 +62,6 @@ func BenchmarkStep(b *testing.B) {
 			}
 		}
 	})
-	for _, way := range []string{"fetch", "target"} {
-		b.Run(way, func(b *testing.B) {
-			step := bare(b, one, way == "target")
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := step.Run(b.Context()); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 	b.Run("stacked", func(b *testing.B) {
 		s := open(b, "dense-100-64-1", session.Options{StepsPerExecution: calls})
 		out := make([]float64, len(s.TrainMetrics()))
@@ -92,48 +86,6 @@ func BenchmarkStep(b *testing.B) {
 		_, err := loop.Run(b.Context(), data.Prefetch(ds, autotune.Prefetch(ds, batch, false)))
 		require.NoError(b, err)
 	})
-}
-
-// bare returns the train step of dense-100-64-1 with its inputs set from a batch. The step
-// fetches its outputs or, with target, runs only the operation that computes them.
-func bare(t testing.TB, batch data.Batch, target bool) *tfbind.Step {
-	t.Helper()
-	model, err := savedmodels.Builtin("dense-100-64-1")
-	require.NoError(t, err)
-	sig, err := model.Signature("train")
-	require.NoError(t, err)
-	s, err := tfbind.LoadSavedModel(model.Dir, model.Tags, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	var feeds, fetches []tfbind.Output
-	var options tfbind.RunOptions
-	for _, in := range sig.Inputs {
-		o, err := s.Graph().Output(in.Op)
-		require.NoError(t, err)
-		feeds = append(feeds, o)
-	}
-	for _, out := range sig.Outputs {
-		o, err := s.Graph().Output(out.Op)
-		require.NoError(t, err)
-		fetches = append(fetches, o)
-	}
-	if target {
-		name, _, _ := strings.Cut(sig.Outputs[0].Op, ":")
-		options.Targets, fetches = []string{name}, nil
-	}
-	step, err := s.Prepare(feeds, fetches, options)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, step.Close()) })
-	for i, in := range sig.Inputs {
-		field, ok := batch.Field(in.Name)
-		require.True(t, ok, in.Name)
-		shape := make([]int64, len(field.Shape))
-		for d, n := range field.Shape {
-			shape[d] = int64(n)
-		}
-		require.NoError(t, step.Set(i, field.Values.([]float32), shape...))
-	}
-	return step
 }
 
 // identity returns a step that runs a graph of one operation.

@@ -33,7 +33,7 @@ func TestJPEGIsDecodedAsByTensorFlow(t *testing.T) {
 	assert.Equal(t, train("png-grey"), train("jpeg"))
 }
 
-// Resized pixels are not rounded, so a training equals one with Keras' pixels.
+// Resized pixels are not rounded: the model gets those of Keras.
 func TestResizedImagesKeepFractions(t *testing.T) {
 	raw, err := os.ReadFile("../data/testdata/resized.json")
 	require.NoError(t, err)
@@ -68,26 +68,11 @@ func TestResizedImagesKeepFractions(t *testing.T) {
 		}
 	}
 	require.Len(t, x, 2*64)
-	pixels, err := data.New("made by TensorFlow",
-		data.Field{Name: "x", Array: data.Array{Shape: []int{2, 64}, Values: x}},
-		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, 1}}})
-	require.NoError(t, err)
-
-	images := Data{Path: folder, Height: 8, Width: 8}
 	model, err := savedmodels.Builtin("digits-cnn")
 	require.NoError(t, err)
-	ds, err := opened(t, model, images)
+	ds, err := opened(t, model, Data{Path: folder, Height: 8, Width: 8})
 	require.NoError(t, err)
 	assert.Equal(t, x, values[float32](t, ds, "x"))
-	train := func(d Data) []byte {
-		t.Helper()
-		c := Config{Model: "builtin:digits-cnn", Data: d, Out: filepath.Join(t.TempDir(), "out"),
-			Loop: fit.Loop{Batch: 2, Epochs: 2}}
-		_, err := Run(t.Context(), c)
-		require.NoError(t, err)
-		return weights(t, c.Out)
-	}
-	assert.Equal(t, train(Data{Memory: pixels}), train(images))
 }
 
 // The check of images uses the decoder of the training. testdata/cmyk.jpg has four channels, which Go's
