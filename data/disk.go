@@ -104,11 +104,6 @@ type diskArray struct {
 	n      int
 }
 
-func (c column) isOnDisk() bool {
-	_, ok := c.values.(diskArray)
-	return ok
-}
-
 func (v diskArray) len() int { return v.n }
 
 func (v diskArray) kind() *dtype.Type { return v.of }

@@ -133,12 +133,7 @@ func readNPZ(name string, r io.ReaderAt, size int64, o Options, stays *diskFile)
 	if stays != nil {
 		m.files = []io.Closer{stays}
 	}
-	err := m.readMembers(r, size, o, stays)
-	if err == nil && !slices.ContainsFunc(m.columns, column.isOnDisk) {
-		err = m.Close()
-		m.files = nil
-	}
-	return m.opened(err)
+	return m.opened(m.readMembers(r, size, o, stays))
 }
 
 func (m *InMemory) readMembers(r io.ReaderAt, size int64, o Options, stays *diskFile) error {

@@ -35,8 +35,7 @@ func openRecordFiles(name string, paths []string, o Options) (*InMemory, error) 
 		return newTable(name, o).readTyped(paths, openParquet)
 	case ".arrow":
 		return newTable(name, o).readTyped(paths, openArrow)
-	}
-	if recordKind(paths[0]) == ".tar" {
+	case ".tar":
 		return openRecords(name, paths, tarFormat{}, o)
 	}
 	return openRecords(name, paths, tfRecord{}, o)

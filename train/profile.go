@@ -45,8 +45,7 @@ type profiled struct {
 	to   *native.ProfileWriter
 	// first and last are the numbers of the first and the last step in the file.
 	first, last int64
-	done        bool  // the file is complete, or could not be written
-	at          int64 // the number of the last step that ran
+	done        bool // the file is complete, could not be written, or was written by an earlier process
 }
 
 func (p *profiled) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
@@ -61,8 +60,8 @@ func (p *profiled) TrainN(ctx context.Context, step int64, n int, out []float64)
 // the number of steps before them.
 func (p *profiled) trace(earlier int64, n int, do func() error) error {
 	first, last := earlier+1, earlier+int64(n)
-	p.at = last
-	if p.done || last < p.t.Profile.First || first > p.t.Profile.Last {
+	p.done = p.done || first > p.t.Profile.Last
+	if p.done || last < p.t.Profile.First {
 		return do()
 	}
 	began := time.Now().Round(0) // TensorFlow's times have no monotonic clock
@@ -80,7 +79,7 @@ func (p *profiled) end() {
 	case p == nil || p.done:
 	case p.file != nil:
 		p.finish(nil)
-	case p.at < p.t.Profile.First: // otherwise an earlier process has written it
+	default:
 		p.t.Loop.Log.Warn("no trace was written, since the training ran none of the steps", "first", p.t.Profile.First)
 	}
 }
