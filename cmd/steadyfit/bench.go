@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"iter"
 	"path/filepath"
 	"slices"
@@ -15,8 +14,8 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/measure"
+	"steadyfit/internal/lab/synth"
 	"steadyfit/savedmodels"
-	"steadyfit/tfbind"
 	"steadyfit/train"
 )
 
@@ -109,16 +108,9 @@ func (s *settings) measure(cmd *cobra.Command, m *savedmodels.Model, sig *savedm
 			loss, err := step.Float(contract.OutputLoss)
 			return float32(loss), err
 		})
-	if errors.Is(err, tfbind.ErrInvalidArgument) && s.Data.Path == "" {
-		return r, fmt.Errorf("%w; synthetic integers are 0 to %d, which this model may not take: give --data", err,
-			classes(m)-1)
-	}
-	if err != nil {
-		return r, err
-	}
 	n := source.stepsPerCall
-	r.Steps, r.Median, r.Mean, r.Slope = r.Steps*n, r.Median/time.Duration(n), r.Mean/time.Duration(n), r.Slope/float64(n)
-	return r, nil
+	r.Steps, r.Median = r.Steps*n, r.Median/time.Duration(n)
+	return r, err
 }
 
 // benchSource is an endless source of batches for a signature.
@@ -160,37 +152,44 @@ func (s *settings) source(m *savedmodels.Model, sig *savedmodels.Signature) (ben
 		}}, nil
 }
 
-// openSteps is the number of steps per execution if the model does not fix it.
-const openSteps = 50
+const (
+	// openSteps is the number of steps per execution if the model does not fix it.
+	openSteps = 50
+	// maxSynthetic is the maximum number of values of an input, 1 GiB of float32.
+	maxSynthetic = 1 << 28
+)
 
 // syntheticSource returns a source that repeats one synthetic batch, or the stacked batches of
 // one execution.
 func (s *settings) syntheticSource(m *savedmodels.Model, sig *savedmodels.Signature, stacked bool) (benchSource,
 	error) {
 	source := benchSource{stepsPerCall: 1, close: func() error { return nil }}
-	leading := []int{s.Loop.Batch}
+	samples, batchAt, open := s.Loop.Batch, 0, []int(nil)
 	if stacked {
 		source.stepsPerCall = openSteps
 		if in := sig.DataInputs(); len(in) > 0 && len(in[0].Shape) > 0 && in[0].Shape[0] > 0 {
 			source.stepsPerCall = int(in[0].Shape[0])
 		}
-		leading = []int{source.stepsPerCall, s.Loop.Batch}
+		samples, batchAt, open = source.stepsPerCall, 1, []int{s.Loop.Batch}
 	}
-	b, err := measure.Batch(sig, leading, classes(m))
+	generator, err := synth.New(m, sig.Name, 1, open...)
 	if err != nil {
-		return source, usagef("%w", err)
+		return source, usagef("%w; give --data", err)
 	}
+	for i, in := range sig.DataInputs() {
+		if len(in.Shape) > batchAt && in.Shape[batchAt] >= 0 && in.Shape[batchAt] != int64(s.Loop.Batch) {
+			return source, usagef("signature %s takes batches of exactly %d: give --batch %[2]d", sig.Name, in.Shape[batchAt])
+		}
+		if generator.Fields[i].Width > maxSynthetic/samples {
+			return source, usagef("signature %s, input %s: more than %d values; give a smaller --batch", sig.Name, in.Name,
+				maxSynthetic)
+		}
+	}
+	b := generator.Batch(samples)
+	generator.Fill(b, 0)
 	source.batches = func(yield func(data.Batch, error) bool) {
 		for yield(b, nil) {
 		}
 	}
 	return source, nil
-}
-
-// classes returns the limit of synthetic integers, which are usually labels.
-func classes(m *savedmodels.Model) int32 {
-	if m.Metadata != nil && len(m.Metadata.ClassNames) > 0 {
-		return int32(len(m.Metadata.ClassNames))
-	}
-	return measure.DefaultLimit
 }

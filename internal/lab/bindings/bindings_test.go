@@ -24,27 +24,15 @@ const official = "github.com/tensorflow/tensorflow@v2.9.0+incompatible"
 
 func TestBeside(t *testing.T) {
 	generated := officialModule(t)
-	for _, c := range []struct{ tag, theirs string }{
-		{"graft", ""}, {"galeone", ""}, {"official", ""},
-		{"serving", "tensorflow.serving.PredictRequest of digits: 2 [1 2]"},
-	} {
-		t.Run(c.tag, func(t *testing.T) {
-			program := filepath.Join(t.TempDir(), "beside")
-			args := []string{"build", "-tags", c.tag, "-o", program}
-			if c.tag == "official" || c.tag == "serving" {
+	for _, tag := range []string{"graft", "galeone", "official", "serving"} {
+		t.Run(tag, func(t *testing.T) {
+			args := []string{"test", "-count=1", "-tags", tag, "-run", "^TestBeside$"}
+			if tag == "official" || tag == "serving" {
 				args = append(args, "-mod=mod", "-modfile="+generated)
 			}
-			command(t, nil, "go", append(args, "./beside")...)
-			out := command(t, []string{"TF_CPP_MIN_LOG_LEVEL=2"}, program, filepath.Join(t.TempDir(), "trained"))
-			lines := strings.Split(strings.TrimSpace(out), "\n")
-			require.Len(t, lines, 2, out)
-			accuracy, ok := strings.CutPrefix(lines[0], "ours: ")
-			require.True(t, ok, out)
-			require.Greater(t, accuracy, "accuracy 0.95")
-			if c.theirs == "" {
-				c.theirs = accuracy
-			}
-			require.Equal(t, "theirs: "+c.theirs, lines[1])
+			out := command(t, []string{"TF_CPP_MIN_LOG_LEVEL=2"}, "go", append(args, "./beside")...)
+			require.Regexp(t, `^ok `, out)
+			require.NotContains(t, out, "no tests")
 		})
 	}
 }

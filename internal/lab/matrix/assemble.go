@@ -124,21 +124,14 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult) Combination {
 	}
 	comparison := compare.Runs(pairs, goal(remedy, without), uint64(p.Seed))
 	if divided := remedy.dividesBatch(); divided > 1 && comparison.Goal == compare.LowerSlope {
-		perStep := comparison
+		perStep := comparison.Effect
 		for i := range pairs {
 			pairs[i].Remedy.Verdict = perSample(pairs[i].Remedy.Verdict, divided)
 		}
 		comparison = compare.Runs(pairs, compare.LowerSlope, uint64(p.Seed))
 		comparison.Reason += ", for as many samples"
-		comparison.Peak, comparison.Reset, comparison.StepTime, comparison.GPU = perStep.Peak, perStep.Reset,
-			perStep.StepTime, perStep.GPU
-		// An unchanged slope per step is not harmful, although the slope per sample is larger.
-		switch relief := comparison.Effect == compare.Works || comparison.Effect == compare.Partly; {
-		case relief, perStep.Effect == compare.Harmful:
-		case perStep.Effect == compare.Unclear:
-			comparison.Effect = compare.Unclear
-		default:
-			comparison.Effect = compare.NoEffect
+		if comparison.Effect == compare.Harmful { // an unchanged slope per step is not, although that per sample is larger
+			comparison.Effect = perStep
 		}
 	}
 	c.Comparison, c.Effect, c.Reason = &comparison, comparison.Effect, comparison.Reason
@@ -178,62 +171,39 @@ func goal(remedy Remedy, base []*RunResult) compare.Goal {
 
 // split returns a note if the verdicts of the runs differ, or nil.
 func split(runs []*RunResult) []string {
-	var parts []string
-	for _, kind := range kinds {
-		if n := len(ofKind(runs, kind)); n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, kind))
-		}
-	}
+	parts := kindsOf(runs)
 	if len(parts) < 2 {
 		return nil
 	}
 	return []string{fmt.Sprintf("its %d runs differ: %s", len(runs), strings.Join(parts, ", "))}
 }
 
-func figures(runs []*RunResult) Figures {
-	var f Figures
-	var slopes, seconds []float64
-	amount := func(get func(*RunResult) memory.Reading) *int64 {
-		var all []float64
-		for _, run := range runs {
-			if r := get(run); run.Failure == "" && r.OK {
-				all = append(all, float64(r.Bytes))
-			}
+// kindsOf returns the kinds of verdicts, each with its number, as in "2 flat".
+func kindsOf(runs []*RunResult) (parts []string) {
+	for _, kind := range kinds {
+		if n := len(ofKind(runs, kind)); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, kind))
 		}
-		if len(all) == 0 {
+	}
+	return parts
+}
+
+func figures(runs []*RunResult) Figures {
+	median := func(of string) *int64 {
+		x, n := over(runs, of)
+		if n == 0 {
 			return nil
 		}
-		m := int64(stats.Median(all))
+		m := int64(x.Estimate)
 		return &m
 	}
-	phase := func(name string) func(*RunResult) memory.Reading {
-		return func(run *RunResult) memory.Reading {
-			sample := run.Phases[name]
-			return sample.Get(memory.Anon)
-		}
-	}
-	for _, run := range runs {
-		if run.Failure == "" {
-			slopes = append(slopes, run.Outcome.Verdict.Slope.Estimate)
-			seconds = append(seconds, run.Seconds)
-		}
-	}
-	if len(slopes) > 0 {
-		f.Slope = memory.Interval{Estimate: stats.Median(slopes), Low: slices.Min(slopes), High: slices.Max(slopes)}
-		f.Seconds = stats.Median(seconds)
-	}
-	f.Peak = amount(func(run *RunResult) memory.Reading { return run.Outcome.Peak })
-	f.StepTime = amount(func(run *RunResult) memory.Reading { return run.Outcome.StepTime })
-	f.Loaded = amount(phase(program.Loaded))
-	f.Level = amount(phase(runner.Steady))
-	f.Closed = amount(phase(program.Closed))
-	f.Trimmed = amount(phase(program.Trimmed))
-	f.Pool = amount(func(run *RunResult) memory.Reading {
-		return pools(run, func(name string) bool { return !onGPU(name) })
-	})
-	f.GPUPool = amount(gpuPool)
-	f.GPU = amount(func(run *RunResult) memory.Reading { return run.Outcome.GPU })
-	return f
+	slope, _ := over(runs, "slope")
+	seconds, _ := over(runs, "seconds")
+	return Figures{Slope: slope.Interval, Seconds: seconds.Estimate, Peak: median("peak"),
+		StepTime: median("time of a step"),
+		Loaded:   median(program.Loaded), Level: median(runner.Steady), Closed: median(program.Closed),
+		Trimmed: median(program.Trimmed), Pool: median("memory that TensorFlow hands out"), GPU: median("GPU memory"),
+		GPUPool: median("GPU memory that TensorFlow hands out")}
 }
 
 // pools returns the most memory that allocators of TensorFlow held in the traced step.
@@ -246,9 +216,6 @@ func pools(run *RunResult, wanted func(name string) bool) (sum memory.Reading) {
 	}
 	return sum
 }
-
-// gpuPool returns the most memory that TensorFlow's GPU allocators handed out in the traced step.
-func gpuPool(run *RunResult) memory.Reading { return pools(run, onGPU) }
 
 // onGPU reports whether an allocator is a GPU's. The allocator gpu_host_bfc has memory of the host.
 func onGPU(allocator string) bool { return strings.HasPrefix(allocator, "GPU_") }
@@ -284,18 +251,11 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 	what := fmt.Sprintf("a leak of %.0f B/step was measured as %.0f B/step [%.0f, %.0f]", c.Expected, c.Slope.Estimate,
 		c.Slope.Low, c.Slope.High)
 	if c.Expected == 0 {
-		var names []string
-		for _, kind := range slices.Compact(slices.Sorted(slices.Values(c.Kinds))) {
-			names = append(names, string(kind))
-		}
-		what = fmt.Sprintf("a loop without a leak was called %s", strings.Join(names, ", "))
+		what = "a loop without a leak was called " + strings.Join(kindsOf(base), ", ")
 	}
 	c.Text = fmt.Sprintf("%s in %d runs", what, len(base))
-	if wrong > 0 {
-		c.Text += fmt.Sprintf("; %d of %d runs were wrong", wrong, len(base))
-	}
-	if undecided > 0 {
-		c.Text += fmt.Sprintf("; %d of %d runs were inconclusive", undecided, len(base))
+	if wrong+undecided > 0 {
+		c.Text += fmt.Sprintf("; %d of them were wrong, and %d inconclusive", wrong, undecided)
 	}
 	return c, true
 }
@@ -304,16 +264,11 @@ func calibrate(runtime string, w Workload, base []*RunResult) (Calibration, bool
 const shownSamples = 96
 
 // thin drops the data that only runs.jsonl has: trends, and all curves except those of the middle run of
-// each combination and of the first group of baseline runs. A curve is anonymous memory.
+// each combination. A curve is anonymous memory.
 func thin(r *Result, runs map[combinationID][]*RunResult) {
 	shown := make(map[int]bool)
-	for id, all := range runs {
+	for _, all := range runs {
 		shown[Middle(all).ID] = true
-		for _, run := range all {
-			if id.remedy == Baseline && run.Group == 0 {
-				shown[run.ID] = true
-			}
-		}
 	}
 	for i := range r.Runs {
 		run := &r.Runs[i]

@@ -189,15 +189,6 @@ var workloadsYAML []byte
 //go:embed remedies.yaml
 var remediesYAML []byte
 
-// sets has the names in workloads.yaml that stand for several options.
-var sets = map[string]map[string][]string{
-	"$trainer": {
-		Go:      {"reset", "micro", "prefetch"},
-		Galeone: {"release"},
-		Keras:   {"loop", "clear_session", "del", "eager", "jit", "data", "prefetch", "mixed"},
-	},
-}
-
 // parse decodes YAML into a value, and refuses unknown fields.
 func parse(text []byte, into any) error {
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -211,19 +202,6 @@ var catalog = sync.OnceValues(func() (all struct {
 	remedies  []Remedy
 }, err error) {
 	err = errors.Join(parse(workloadsYAML, &all.workloads), parse(remediesYAML, &all.remedies))
-	for _, w := range all.workloads {
-		for runtime, names := range w.Takes {
-			full := []string{}
-			for _, name := range names {
-				if set, ok := sets[name]; ok {
-					full = append(full, set[runtime]...)
-				} else {
-					full = append(full, name)
-				}
-			}
-			w.Takes[runtime] = full
-		}
-	}
 	return all, err
 })
 

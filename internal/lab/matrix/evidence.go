@@ -117,7 +117,7 @@ func (m *measured) alone(r row) evidence {
 	if r.Is != "" {
 		return m.state(r.Is)
 	}
-	x, n := m.over(r.Share)
+	x, n := over(m.runs, r.Share)
 	return evidence{answer: r.decide(x), text: fmt.Sprintf("%s: what %s is %s of it in %d of %d runs", m.name, r.Share,
 		x.Times(true), n, len(m.runs))}
 }
@@ -174,6 +174,12 @@ func (run *RunResult) amount(of string) float64 {
 	}
 	loaded, steps := level(program.Loaded), level(runner.Steady)-level(program.Loaded)
 	switch of {
+	case program.Loaded, runner.Steady, program.Closed, program.Trimmed:
+		return level(of)
+	case "seconds":
+		return run.Seconds
+	case "time of a step":
+		return number(run.Outcome.StepTime)
 	case "peak":
 		return number(run.Outcome.Peak)
 	case "slope":
@@ -181,7 +187,9 @@ func (run *RunResult) amount(of string) float64 {
 	case "GPU memory":
 		return number(run.Outcome.GPU)
 	case "GPU memory that TensorFlow hands out":
-		return number(gpuPool(run))
+		return number(pools(run, onGPU))
+	case "memory that TensorFlow hands out":
+		return number(pools(run, func(name string) bool { return !onGPU(name) }))
 	case "jump from loading to the last step":
 		return steps
 	case "the first step adds to the memory after loading":
@@ -204,9 +212,9 @@ func number(r memory.Reading) float64 {
 }
 
 // over returns the median and the range of an amount over the n successful runs that have it.
-func (m *measured) over(of string) (x compare.Ratio, n int) {
+func over(runs []*RunResult, of string) (x compare.Ratio, n int) {
 	var all []float64
-	for _, run := range m.runs {
+	for _, run := range runs {
 		if a := run.amount(of); run.Failure == "" && !math.IsNaN(a) {
 			all = append(all, a)
 		}
@@ -226,8 +234,8 @@ func (m *measured) ratio(of string, o *measured) (x compare.Ratio) {
 			return x
 		}
 	}
-	a, n := m.over(of)
-	b, k := o.over(of)
+	a, n := over(m.runs, of)
+	b, k := over(o.runs, of)
 	x.OK, x.Estimate = min(n, k) > 2 && b.Low > 0, a.Estimate/b.Estimate
 	x.Low, x.High = min(a.Low/b.High, a.Low/b.Low), max(a.High/b.Low, a.High/b.High)
 	return x

@@ -3,32 +3,33 @@ package matrix
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"steadyfit/internal/lab/machine"
 	"steadyfit/internal/tfprocess"
 )
 
 // readInputs returns a digest of everything outside the plan that changes the outcome of a run: the machine and the
-// variables that every child inherits, the content of the user's model and data, libraries and packages.
+// variables that every child inherits, the files of the user's model and data, libraries and packages.
 func (p *Plan) readInputs() (string, error) {
 	sum := sha256.New()
 	e := machine.Read(p.GPUs)
 	fmt.Fprintln(sum, e.OS, e.Arch, e.Kernel, e.CPU, e.Cores, e.Memory, e.Limit, e.GPUs,
 		tfprocess.Influential(os.Environ()))
 	for _, path := range []string{p.User, p.Data} {
-		// A name that is no path, such as builtin:NAME, has no content.
-		if _, err := os.Stat(path); path == "" || errors.Is(err, fs.ErrNotExist) {
+		root, err := filepath.EvalSymlinks(path)
+		if err != nil { // a name that is no path, such as builtin:NAME
 			continue
 		}
-		if err := hashFiles(sum, path); err != nil {
+		err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			stamp(sum, path)
+			return err
+		})
+		if err != nil {
 			return "", fmt.Errorf("model and data of the workload %s: %w", User, err)
 		}
 	}
@@ -53,29 +54,4 @@ func stamp(sum hash.Hash, path string) {
 	if info, err := os.Stat(path); err == nil {
 		fmt.Fprintln(sum, path, info.Size(), info.ModTime().UnixNano())
 	}
-}
-
-// hashFiles adds the names and contents of all files of a folder, or of one file. It follows links to files.
-func hashFiles(sum hash.Hash, path string) error {
-	root, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return err
-	}
-	return filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := os.Stat(path)
-		if err != nil || !info.Mode().IsRegular() {
-			return err
-		}
-		fmt.Fprintln(sum, strings.TrimPrefix(path, root), info.Size())
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		_, err = io.Copy(sum, f)
-		return err
-	})
 }

@@ -173,31 +173,22 @@ func (p *Plan) expand() (jobs []job, settled map[combinationID]Combination) {
 // if a remedy can, or if the plan has no remedies.
 func (p *Plan) Inapplicable() []string {
 	p.defaults()
-	var reasons []string
-	for _, r := range p.Remedies {
-		if r.ID == Baseline {
-			continue
-		}
-		why := "the workloads that it was named for are not measured"
-		for _, runtime := range p.Runtimes {
-			for _, w := range p.Workloads {
-				if p.Select != nil && !p.Select(runtime, w.ID, r.ID) {
-					continue
-				}
-				if !w.runsOn(runtime) {
-					why = fmt.Sprintf("%s does not run on %s", w.ID, runtime)
-					continue
-				}
-				effect, reason := p.refuse(runtime, w.For(runtime), r.on(runtime))
-				if effect != compare.NotApplicable {
-					return nil
-				}
-				why = reason
-			}
-		}
-		reasons = append(reasons, r.ID+": "+why)
+	jobs, settled := p.expand()
+	if slices.ContainsFunc(jobs, func(j job) bool { return j.remedy.ID != Baseline }) {
+		return nil
 	}
-	return reasons
+	var reasons []string
+	for _, c := range settled {
+		if c.Effect != compare.NotApplicable {
+			return nil
+		}
+		reasons = append(reasons, c.Remedy+": "+c.Reason)
+	}
+	if reasons == nil && slices.ContainsFunc(p.Remedies, func(r Remedy) bool { return r.ID != Baseline }) {
+		reasons = []string{"the workloads that they were named for are not measured"}
+	}
+	slices.Sort(reasons)
+	return slices.Compact(reasons)
 }
 
 var common = []string{"gc", "trim"}

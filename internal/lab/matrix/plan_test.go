@@ -87,5 +87,5 @@ func TestInapplicable(t *testing.T) {
 	assert.Empty(t, named("", "gc-epoch", "clear-session"))
 	assert.Empty(t, named("", "memory-growth"), "another machine has a GPU")
 	assert.Equal(t, []string{"clear-session: it does not apply to the runtime go"}, named("", "clear-session"))
-	assert.Equal(t, []string{"close: the workloads that it was named for are not measured"}, named("W2", "close"))
+	assert.Equal(t, []string{"the workloads that they were named for are not measured"}, named("W2", "close"))
 }

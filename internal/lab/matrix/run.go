@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"steadyfit/internal/lab/compare"
@@ -31,13 +29,7 @@ const reserve = 5 * time.Second
 // started or was ended from outside, or a disk is full. The result is not nil then, and the
 // next call resumes.
 func Run(ctx context.Context, p Plan) (*Result, error) {
-	if ctx == nil {
-		return nil, errors.New("matrix: the context is nil; give one, such as context.Background()")
-	}
 	p.defaults()
-	if err := p.check(); err != nil {
-		return nil, err
-	}
 	started := time.Now()
 	var end time.Time
 	if p.Within > 0 {
@@ -134,36 +126,6 @@ func (d *doing) all(ctx context.Context) error {
 		}
 		d.results[id], d.reused[id] = run, reused
 		d.report(*run)
-	}
-	return nil
-}
-
-func (p *Plan) check() error {
-	if len(p.Workloads) == 0 || len(p.Runtimes) == 0 {
-		return errors.New("nothing to run: no workload or no runtime")
-	}
-	if p.Out == "" {
-		return errors.New("no folder for the results")
-	}
-	if p.Pairs < 1 {
-		return fmt.Errorf("%d pairs: expected at least 1", p.Pairs)
-	}
-	for _, name := range p.Runtimes {
-		if c, ok := p.Commands[name]; !ok || len(c.Args) == 0 {
-			return fmt.Errorf("%w: runtime %q has no command", ErrUnknown, name)
-		}
-	}
-	for _, w := range p.Workloads {
-		if w.Model != "" && p.Models[w.Model] == "" {
-			return fmt.Errorf("workload %s: no folder for its model %s", w.ID, w.Model)
-		}
-		if w.ID == User && p.User == "" || w.ID == Program && p.Program == nil {
-			return fmt.Errorf("workload %s: there is none", w.ID)
-		}
-		if w.ID == User && !slices.ContainsFunc(p.Runtimes, w.runsOn) {
-			return fmt.Errorf("%w: workload %s on the runtimes %s: expected one of %s", ErrUnknown, User,
-				strings.Join(p.Runtimes, ", "), strings.Join(slices.Sorted(maps.Keys(w.Takes)), ", "))
-		}
 	}
 	return nil
 }

@@ -230,7 +230,7 @@ func TestACalibrationThatFailsIsSaid(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, r.Calibration, 1)
 	assert.False(t, r.Calibration[0].OK)
-	assert.Contains(t, r.Calibration[0].Text, "2 of 2 runs were wrong")
+	assert.Contains(t, r.Calibration[0].Text, "2 of them were wrong")
 }
 
 func TestInconclusiveRunsOfACalibration(t *testing.T) {
@@ -823,17 +823,6 @@ func TestTheTimeThatIsLeft(t *testing.T) {
 	assert.Equal(t, 4*time.Second, d.left())
 	d.results[0], d.results[2] = nil, nil
 	assert.Zero(t, d.left())
-}
-
-func TestNothingOfTheUsersOwnToRun(t *testing.T) {
-	w, err := FindWorkload(User)
-	require.NoError(t, err)
-	p := plan(t, workload("flat", 0), w)
-	p.User, p.Runtimes = t.TempDir(), []string{Keras}
-	p.Commands[Keras] = p.Commands[Go]
-	_, err = Run(t.Context(), p)
-	require.ErrorIs(t, err, ErrUnknown)
-	require.ErrorContains(t, err, "workload user on the runtimes keras: expected one of go")
 }
 
 // Remedies that divide the batch are compared by the slope per sample, not per step.

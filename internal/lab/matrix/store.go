@@ -97,18 +97,12 @@ func ReadFile(path string) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var head struct {
-		Schema *int `json:"schema"`
-	}
-	if err := json.Unmarshal(text, &head); err != nil {
-		return nil, fmt.Errorf("%s is not a matrix.json: %w", path, err)
-	}
-	if head.Schema == nil || *head.Schema != schemaVersion {
-		return nil, fmt.Errorf("%s: expected a matrix.json of schema %d", path, schemaVersion)
-	}
 	r := &Result{}
 	if err := json.Unmarshal(text, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s is not a matrix.json: %w", path, err)
+	}
+	if r.Schema != schemaVersion {
+		return nil, fmt.Errorf("%s: expected a matrix.json of schema %d", path, schemaVersion)
 	}
 	r.Claims, err = ledger(r)
 	return r, err

@@ -1,5 +1,4 @@
-// Package measure has what `steadyfit bench` and the benchmarks of internal/lab/bindings share: the batches and the
-// measured loop. internal/lab/bench/cloop/cloop.c does the same in C, and scripts/bench_keras.py in Python.
+// Package measure has what `steadyfit bench` and the benchmarks of internal/lab/bindings share: the measured loop. internal/lab/bench/cloop/cloop.c does the same in C, and scripts/bench_keras.py in Python.
 package measure
 
 import (
@@ -20,13 +19,9 @@ type Plan struct {
 }
 
 type Result struct {
-	Steps     int
-	Median    time.Duration // median over the chunks' means, per step
-	Mean      time.Duration // per step
-	Memory    memory.Usage  // after the last step
-	Slope     float64       // bytes of anonymous memory per step, Theil-Sen over the chunks
-	FirstLoss float32       // of the first warm-up step
-	LastLoss  float32
+	Steps  int
+	Median time.Duration // median over the chunks' means, per step
+	Memory memory.Usage  // after the last step
 	// Times are the mean step times of the chunks, Anons the anonymous memory after each chunk.
 	Times []time.Duration
 	Anons []int64
@@ -41,33 +36,24 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 		return Result{}, fmt.Errorf("plan %+v: expected at least one warm-up step and one step per chunk", p)
 	}
 	var r Result
-	for i := range p.Warmup {
+	for range p.Warmup {
 		loss, err := step()
 		if err != nil {
 			return Result{}, err
-		}
-		if i == 0 {
-			r.FirstLoss = loss
 		}
 		r.WarmupLoss += float64(loss) / float64(p.Warmup)
 	}
 	size := p.Steps / p.Chunks
 	r.Steps = size * p.Chunks
-	var total time.Duration
 	means := make([]float64, p.Chunks)
-	at := make([]float64, p.Chunks)
-	anon := make([]float64, p.Chunks)
 	for c := range p.Chunks {
 		start := time.Now()
 		for range size {
-			loss, err := step()
-			if err != nil {
+			if _, err := step(); err != nil {
 				return Result{}, err
 			}
-			r.LastLoss = loss
 		}
 		took := time.Since(start)
-		total += took
 		means[c] = float64(took) / float64(size)
 		// not timed, because reading /proc takes about as long as a small step
 		var err error
@@ -77,23 +63,17 @@ func Run(p Plan, step func() (float32, error)) (Result, error) {
 		if m := r.Memory; !m.RSS.OK || !m.Anon.OK || !m.Peak.OK {
 			return Result{}, fmt.Errorf("%w: /proc/self/status lacks VmRSS, RssAnon or VmHWM", memory.ErrUnavailable)
 		}
-		at[c], anon[c] = float64((c+1)*size), float64(r.Memory.Anon.Bytes)
 		r.Times, r.Anons = append(r.Times, took/time.Duration(size)), append(r.Anons, int64(r.Memory.Anon.Bytes))
 	}
 	r.Median = time.Duration(stats.Median(means))
-	r.Mean = total / time.Duration(r.Steps)
-	if p.Chunks > 1 {
-		r.Slope = stats.NewSlopes(at).Median(anon)
-	}
 	return r, nil
 }
 
 // Print writes the result in Go benchmark format.
 func (r Result) Print(w io.Writer, model string, batch int) error {
-	_, err := fmt.Fprintf(w, "BenchmarkStep/impl=steadyfit/model=%s/batch=%d\t%d\t%d ns/op\t%d mean-ns/op\t%.1f steps/s\t"+
-		"%d rss-bytes\t%d anon-bytes\t%d peak-bytes\t%.1f anon-B/step\t%d anon-range-bytes\t%g first-loss\t%g last-loss\n",
-		model, batch, r.Steps, r.Median.Nanoseconds(), r.Mean.Nanoseconds(), 1/r.Median.Seconds(),
-		r.Memory.RSS.Bytes, r.Memory.Anon.Bytes, r.Memory.Peak.Bytes, r.Slope, slices.Max(r.Anons)-slices.Min(r.Anons),
-		r.FirstLoss, r.LastLoss)
+	_, err := fmt.Fprintf(w, "BenchmarkStep/impl=steadyfit/model=%s/batch=%d\t%d\t%d ns/op\t%.1f steps/s\t%d rss-bytes\t"+
+		"%d anon-bytes\t%d peak-bytes\t%d anon-range-bytes\n", model, batch, r.Steps, r.Median.Nanoseconds(),
+		1/r.Median.Seconds(), r.Memory.RSS.Bytes, r.Memory.Anon.Bytes, r.Memory.Peak.Bytes,
+		slices.Max(r.Anons)-slices.Min(r.Anons))
 	return err
 }

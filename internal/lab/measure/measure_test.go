@@ -21,7 +21,7 @@ func TestRun(t *testing.T) {
 	if r.WarmupLoss != 2 || len(r.Times) != 5 || len(r.Anons) != 5 {
 		t.Errorf("result %+v, want a mean loss of 2, and 5 chunks", r)
 	}
-	if n != 13 || r.Steps != 10 || r.FirstLoss != 1 || r.LastLoss != 13 || !r.Memory.RSS.OK {
+	if n != 13 || r.Steps != 10 || !r.Memory.RSS.OK {
 		t.Errorf("%d calls, result %+v", n, r)
 	}
 	broken := errors.New("broken")
@@ -36,14 +36,13 @@ func TestRun(t *testing.T) {
 
 func TestPrint(t *testing.T) {
 	var out bytes.Buffer
-	r := Result{Steps: 5, Median: time.Microsecond, Mean: 2 * time.Microsecond, Slope: 0.25, Anons: []int64{5, 1, 9},
-		FirstLoss: 1, LastLoss: 0.5}
+	r := Result{Steps: 5, Median: time.Microsecond, Anons: []int64{5, 1, 9}}
 	r.Memory = memory.Usage{RSS: memory.Known(3), Anon: memory.Known(2), Peak: memory.Known(4)}
 	if err := r.Print(&out, "m", 32); err != nil {
 		t.Fatal(err)
 	}
-	want := "BenchmarkStep/impl=steadyfit/model=m/batch=32\t5\t1000 ns/op\t2000 mean-ns/op\t1000000.0 steps/s\t3 rss-bytes\t2 " +
-		"anon-bytes\t4 peak-bytes\t0.2 anon-B/step\t8 anon-range-bytes\t1 first-loss\t0.5 last-loss\n"
+	want := "BenchmarkStep/impl=steadyfit/model=m/batch=32\t5\t1000 ns/op\t1000000.0 steps/s\t3 rss-bytes\t2 anon-bytes\t" +
+		"4 peak-bytes\t8 anon-range-bytes\n"
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"steadyfit/internal/dtype"
 	"steadyfit/internal/graphdef"
@@ -128,12 +129,10 @@ const (
 
 // burster creates and closes tensors on a thread of its own, because malloc has an arena per thread.
 type burster struct {
-	rng     *rand.Rand
-	count   int          // tensors of a burst
-	values  []float32    // of the tensors
-	kept    tensors      // the survivors of the last burst
-	work    chan tensors // the survivors of another burster, to close in the next burst
-	results chan error
+	rng    *rand.Rand
+	values []float32 // of the tensors
+	kept   tensors   // the survivors of the last burst
+	work   chan func()
 }
 
 // newW8 creates bursts of tensors on several threads and closes them out of order.
@@ -144,53 +143,46 @@ func newW8(_ context.Context, b *run) *program.Loop {
 	}
 	var all []*burster
 	for i := range n {
-		w := &burster{
-			rng:    rand.New(rand.NewPCG(uint64(b.Seed), uint64(i))),
-			count:  burstTensors / n,
-			values: make([]float32, burstLarge),
-			work:   make(chan tensors), results: make(chan error),
-		}
+		w := &burster{rng: rand.New(rand.NewPCG(uint64(b.Seed), uint64(i))), values: make([]float32, burstLarge),
+			work: make(chan func())}
 		all = append(all, w)
-		go w.run()
+		go func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			for burst := range w.work {
+				burst()
+			}
+		}()
 		b.OnClose(func() error {
 			close(w.work)
-			<-w.results
 			w.kept.close()
 			return nil
 		})
 	}
 	return &program.Loop{Untrained: true, Step: func(context.Context, int) float64 {
-		handed := make([]tensors, n)
+		others, errs := make([]tensors, n), make([]error, n)
 		for i := range all {
-			// The previous burster's tensors, so that another thread frees the memory.
-			handed[i] = slices.Clone(all[(i+n-1)%n].kept)
+			others[i] = all[(i+n-1)%n].kept // so that another thread frees the memory
 		}
+		var done sync.WaitGroup
+		done.Add(n)
 		for i, w := range all {
-			w.work <- handed[i]
+			w.work <- func() {
+				defer done.Done()
+				errs[i] = w.burst(burstTensors/n, others[i])
+			}
 		}
-		var errs []error
-		for _, w := range all {
-			errs = append(errs, <-w.results)
-		}
+		done.Wait()
 		program.Check(errors.Join(errs...))
 		return 0
 	}}
 }
 
-func (w *burster) run() {
-	runtime.LockOSThread() // the thread ends with the goroutine
-	for kept := range w.work {
-		w.results <- w.burst(kept)
-	}
-	close(w.results)
-}
-
 // burst creates tensors. Halfway it closes those of another burster, and at the end most of its
 // own in random order.
-func (w *burster) burst(others tensors) (err error) {
+func (w *burster) burst(count int, others tensors) (err error) {
 	var mine tensors
-	for i := range w.count {
-		if i == w.count/2 {
+	for i := range count {
+		if i == count/2 {
 			others.close()
 		}
 		n := burstSmall + w.rng.IntN(burstLarge-burstSmall+1)
@@ -203,7 +195,7 @@ func (w *burster) burst(others tensors) (err error) {
 	}
 	w.rng.Shuffle(len(mine), func(a, b int) { mine[a], mine[b] = mine[b], mine[a] })
 	keep := len(mine) / burstSurvivors
-	w.kept = append(w.kept[:0], mine[:keep]...)
+	w.kept = mine[:keep:keep]
 	mine[keep:].close()
 	return err
 }

@@ -2,7 +2,6 @@ package programs
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 
@@ -51,20 +50,13 @@ func newS3(ctx context.Context, b *run) *program.Loop {
 // augmentation flips, crops and brightens images. Each of the three creates a new image, as in
 // common pipelines.
 func augmentation(s *synth.Synth, seed int64) func(b data.Batch, key uint64) {
-	i := slices.IndexFunc(s.Fields, func(f synth.Field) bool {
-		return len(f.Shape) == 3 && f.DType == dtype.Float32 &&
-			!f.Label
-	})
-	if i < 0 {
-		program.Refuse(program.NotApplicable, "augment", "1", fmt.Sprintf("none of the %d inputs is an image", len(s.Fields)))
+	f := s.Fields[0]
+	if len(f.Shape) != 3 || f.DType != dtype.Float32 {
+		program.Refuse(program.NotApplicable, "augment", "1", "the first input is no image")
 	}
-	f := s.Fields[i]
 	h, w, c := f.Shape[0], f.Shape[1], f.Shape[2]
 	return func(b data.Batch, key uint64) {
-		values, ok := b.Fields[i].Values.([]float32)
-		if !ok {
-			return
-		}
+		values := b.Fields[0].Values.([]float32)
 		rng := rand.New(rand.NewPCG(uint64(seed), key))
 		for n := range b.Size {
 			image := values[n*f.Width : (n+1)*f.Width]
@@ -72,8 +64,12 @@ func augmentation(s *synth.Synth, seed int64) func(b data.Batch, key uint64) {
 			if rng.IntN(2) == 1 {
 				flipped = flip(image, h, w, c)
 			}
-			cropped := crop(flipped, h, w, c, rng.IntN(h/8+1), rng.IntN(w/8+1))
-			copy(image, brighten(cropped, 0.9+0.2*rng.Float32()))
+			bright := slices.Clone(crop(flipped, h, w, c, rng.IntN(h/8+1), rng.IntN(w/8+1)))
+			by := 0.9 + 0.2*rng.Float32()
+			for i := range bright {
+				bright[i] *= by
+			}
+			copy(image, bright)
 		}
 	}
 }
@@ -94,14 +90,6 @@ func crop(image []float32, h, w, c, up, left int) []float32 {
 	out := make([]float32, len(image))
 	for y := range h - up {
 		copy(out[y*w*c:(y*w+w-left)*c], image[((y+up)*w+left)*c:])
-	}
-	return out
-}
-
-func brighten(image []float32, by float32) []float32 {
-	out := make([]float32, len(image))
-	for i, v := range image {
-		out[i] = v * by
 	}
 	return out
 }

@@ -6,9 +6,8 @@ import (
 	"slices"
 
 	"steadyfit/data"
-	"steadyfit/internal/inputs"
 	"steadyfit/internal/lab/program"
-	"steadyfit/savedmodels"
+	"steadyfit/train"
 )
 
 func (b *run) inMemory(ctx context.Context, samples int) (*trainer, *program.Loop) {
@@ -127,24 +126,8 @@ func newUser(ctx context.Context, b *run) *program.Loop {
 	t := b.trainer(ctx)
 	memory := t.samples(max(userSamples, b.WholeBatch()))
 	if b.Data != "" {
-		memory = program.Must(openData(b.Data, t.model))
+		memory = program.Must(train.OpenData(t.model, t.model.Roles.Train, train.Data{Path: b.Data}, "train",
+			data.Pass{Batch: b.Batch}))
 	}
 	return t.loop(b.passes(data.Prefetch(memory, prefetch), b.Batch, b.From))
-}
-
-// openData reads the user's data, with images and tables converted for the model.
-func openData(path string, model *savedmodels.Model) (*data.InMemory, error) {
-	images, scale, err := inputs.ImageOptions(model, model.Roles.Train, 0, 0)
-	if err != nil {
-		return nil, err
-	}
-	csv, err := inputs.CSVOptions(model, model.Roles.Train)
-	if err != nil {
-		return nil, err
-	}
-	ds, err := data.Open(path, data.Options{Images: images, CSV: csv})
-	if err != nil || scale == nil || !slices.ContainsFunc(ds.Fields(), func(f data.FieldSpec) bool { return f.Image }) {
-		return ds, err
-	}
-	return ds.Scale("x", float32(scale[0]), float32(scale[1]))
 }

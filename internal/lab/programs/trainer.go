@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"steadyfit/data"
-	"steadyfit/fit"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/program"
 	"steadyfit/internal/lab/synth"
@@ -16,24 +15,17 @@ import (
 	"steadyfit/session"
 )
 
-type engine interface {
-	fit.Session
-	Trace(do func() error) (metadata [][]byte, err error)
-	Roles() savedmodels.Roles
-	Close() error
-}
-
-// trainer is a fit.Session with the parameters reset and micro. A reset follows each epoch and does
+// trainer is a session with the parameters reset and micro. A reset follows each epoch and does
 // not change the state of the model.
 type trainer struct {
-	engine // the current one
-	model  *savedmodels.Model
-	opts   session.Options
-	reset  string
-	micro  int
-	state  string    // prefix of the files with the state
-	values []float64 // scalars of the last step
-	traced *[]byte   // where Train writes a trace; nil for none
+	*session.Session // the current one
+	model            *savedmodels.Model
+	opts             session.Options
+	reset            string
+	micro            int
+	state            string    // prefix of the files with the state
+	values           []float64 // scalars of the last step
+	traced           *[]byte   // where Train writes a trace; nil for none
 }
 
 func (b *run) trainer(ctx context.Context) *trainer { return b.trainerOf(ctx, b.OpenModel()) }
@@ -83,22 +75,20 @@ func (t *trainer) open(ctx context.Context) {
 	if err := s.SetMicroBatches(t.micro); err != nil {
 		program.Check(errors.Join(err, s.Close()))
 	}
-	t.engine = s
+	t.Session = s
 }
 
 // Train trains on a batch, and traces the step if traced is set.
 func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []float64) (err error) {
 	if t.traced == nil {
-		return t.engine.Train(ctx, step, b, out)
+		return t.Session.Train(ctx, step, b, out)
 	}
-	*t.traced, err = firstTrace(t.engine, func() error { return t.engine.Train(ctx, step, b, out) })
+	*t.traced, err = firstTrace(t.Session, func() error { return t.Session.Train(ctx, step, b, out) })
 	return err
 }
 
 // firstTrace returns the metadata of the first signature that do runs; nil without one.
-func firstTrace(s interface {
-	Trace(do func() error) ([][]byte, error)
-}, do func() error) ([]byte, error) {
+func firstTrace(s *session.Session, do func() error) ([]byte, error) {
 	all, err := s.Trace(do)
 	if err != nil || len(all) == 0 {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
@@ -28,7 +27,7 @@ func Benchmark(w io.Writer, r *matrix.Result) error {
 	head := [][2]string{{"goos", e.OS}, {"goarch", e.Arch}, {"pkg", "steadyfit/internal/lab/matrix"}, {"cpu", e.CPU},
 		{"kernel", e.Kernel}, {"go-version", e.Go}, {"steadyfit", r.Version}, {"keras", e.Keras}}
 	for _, name := range v.names {
-		head = append(head, [2]string{"tensorflow-" + strings.ToLower(benchmarkName(name)), e.TensorFlow[name]})
+		head = append(head, [2]string{"tensorflow-" + name, e.TensorFlow[name]})
 	}
 	for _, line := range head {
 		out.WriteString(when(line[1] != "", line[0]+": "+oneLine(line[1])+"\n"))
@@ -40,8 +39,8 @@ func Benchmark(w io.Writer, r *matrix.Result) error {
 		"Unit closed-bytes better=lower\n\n")
 	for i := range r.Runs {
 		run := &r.Runs[i]
-		name := fmt.Sprintf("BenchmarkMatrix/runtime=%s/workload=%s/remedy=%s-%d", benchmarkName(run.Runtime),
-			benchmarkName(run.Workload), benchmarkName(run.Remedy), max(e.Cores, 1))
+		name := fmt.Sprintf("BenchmarkMatrix/runtime=%s/workload=%s/remedy=%s-%d", run.Runtime,
+			run.Workload, run.Remedy, max(e.Cores, 1))
 		if values := benchmarkValues(run); len(values) > 0 {
 			fmt.Fprintf(&out, "%s 1 %s\n", name, strings.Join(values, " "))
 		} else {
@@ -69,14 +68,4 @@ func benchmarkValues(run *matrix.RunResult) (values []string) {
 		add(s.Get(memory.Anon), p.unit)
 	}
 	return values
-}
-
-// benchmarkName replaces characters that would end a name or a part of it.
-func benchmarkName(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) || unicode.IsControl(r) || strings.ContainsRune("/=:", r) {
-			return '_'
-		}
-		return r
-	}, text)
 }

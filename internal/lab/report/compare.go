@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 
 	"steadyfit/internal/lab/compare"
 	"steadyfit/internal/lab/matrix"
@@ -73,7 +72,7 @@ func agree(a, b *view) Agreement {
 		default:
 			out.Compared++
 			out.Disagreements = append(out.Disagreements, Disagreement{x.Runtime, x.Workload, x.Remedy, p + figures(x),
-				q + figures(y), why(a, b, x, y)})
+				q + figures(y), why(x, y)})
 		}
 	}
 	for i := range b.Combinations {
@@ -109,44 +108,27 @@ func figures(c *matrix.Combination) string {
 }
 
 // why explains different verdicts, or returns "".
-func why(a, b *view, x, y *matrix.Combination) string {
+func why(x, y *matrix.Combination) string {
 	for i, verdict := range []string{outcome(x), outcome(y)} {
 		if verdict == "undecided" || verdict == string(compare.Unclear) {
 			return string("AB"[i]) + " is " + verdict
 		}
 	}
-	if x.Remedy == matrix.Baseline {
-		i, n := a.share(x, y)
-		j, m := b.share(y, x)
-		if i+j > 0 {
-			return fmt.Sprintf("%d of %d runs of A have the verdict of B, and %d of %d runs of B have that of A", i, n, j, m)
+	p, okP := slope(x)
+	q, okQ := slope(y)
+	if x.Remedy != matrix.Baseline {
+		nameA, r := goalRatio(x)
+		nameB, s := goalRatio(y)
+		if nameA != nameB {
+			return "the verdicts on the workload without the remedy differ"
 		}
-		s, okS := slope(x)
-		t, okT := slope(y)
-		return when(okS && okT && overlap(s, t), "the slopes agree, and the budget lies between their verdicts")
+		p, q, okP, okQ = r.Interval, s.Interval, r.OK, s.OK
+		if okP && okQ && (x.Comparison.RemedyCrashes != y.Comparison.RemedyCrashes ||
+			x.Comparison.BaseCrashes != y.Comparison.BaseCrashes) {
+			return ""
+		}
 	}
-	nameA, r := goalRatio(x)
-	nameB, s := goalRatio(y)
-	switch {
-	case nameA != nameB:
-		return "the verdicts on the workload without the remedy differ"
-	case !r.OK || !s.OK, x.Comparison.RemedyCrashes != y.Comparison.RemedyCrashes,
-		x.Comparison.BaseCrashes != y.Comparison.BaseCrashes:
-	case overlap(r.Interval, s.Interval):
-		return "the intervals overlap"
-	case math.Abs(r.Estimate-s.Estimate) <= 0.05:
-		return fmt.Sprintf("the estimates differ by only %.2f", math.Abs(r.Estimate-s.Estimate))
-	}
-	return ""
-}
-
-// share returns how many runs of a combination have the verdict of another one.
-func (v *view) share(c, than *matrix.Combination) (n, all int) {
-	for _, r := range v.runsOf(c) {
-		all++
-		n += when(states[r.Outcome.Verdict.Kind].growth == stateOf(than).growth, 1)
-	}
-	return n, all
+	return when(okP && okQ && overlap(p, q), "the intervals overlap, and a threshold lies between the verdicts")
 }
 
 func overlap(a, b memory.Interval) bool { return a.Low <= b.High && b.Low <= a.High }

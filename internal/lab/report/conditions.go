@@ -72,7 +72,7 @@ func conditions(r *matrix.Result) []fact {
 		{"TensorFlow", strings.Join(versions, ", ")},
 		{"Keras", facts(e.Keras, when(e.Python != "", "Python "+e.Python))},
 		{"System", facts(strings.Trim(e.OS+"/"+e.Arch, "/"), e.Kernel)},
-		{"Measured", began(r).UTC().Format("2 January 2006 15:04 UTC")},
+		{"Measured", r.Started.UTC().Format("2 January 2006 15:04 UTC")},
 		{"Matrix", facts(texts.Count(len(r.Workloads), "workload"), fmt.Sprintf("%d remedies", max(len(r.Remedies)-1, 0)),
 			fmt.Sprintf("%s in %s", texts.Count(len(r.Runs), "run"), took))},
 		{"steadyfit", facts(r.Version, e.Go)},
@@ -81,17 +81,6 @@ func conditions(r *matrix.Result) []fact {
 		{"Settings", facts(texts.Count(s.Pairs, "pair")+" per remedy", fmt.Sprintf("seed %d", s.Seed),
 			fmt.Sprintf("intervals of slopes at %g%%", 100*cmp.Or(s.Confidence, stats.Confidence)), when(s.Quick, "quick"))},
 	}
-}
-
-// began returns the start of the first run, which is before r.Started if the matrix was resumed.
-func began(r *matrix.Result) time.Time {
-	first := r.Started
-	for i := range r.Runs {
-		if at := r.Runs[i].Started; !at.IsZero() && at.Before(first) {
-			first = at
-		}
-	}
-	return first
 }
 
 // workloadFacts describes the length and limits of a workload.

@@ -23,16 +23,15 @@ const lines = {base: [2.6], works: [1.6], partly: [1.5, [7, 3]], harm: [1.6, [2,
 const toneName = kind => ({base: "ink", works: "works", partly: "partly", harm: "harm", unclear: "unclear"}[kind] || "none");
 const tone = kind => color(toneName(kind));
 
-// Returns the curves of a row: that of its middle run, then others.
+// Returns the curve of a row, if it has one.
 function curves(row) {
-  return row && row.dataset.curve ? row.dataset.curve.split("|").map((text, i) => {
-    const n = text.split(" ").map(Number);
-    return {row, repeat: i > 0, kind: row.className, x: n.filter((_, i) => i % 2 === 0), y: n.filter((_, i) => i % 2).map(v => v * 1024)};
-  }) : [];
+  if (!row || !row.dataset.curve) return [];
+  const n = row.dataset.curve.split(" ").map(Number);
+  return [{row, kind: row.className, x: n.filter((_, i) => i % 2 === 0), y: n.filter((_, i) => i % 2).map(v => v * 1024)}];
 }
 const series = c => {
   const [width, dash] = lines[c.kind] || lines.none;
-  return {stroke: () => tone(c.kind), width: c.repeat ? 0.8 : width, dash, alpha: c.repeat ? 0.3 : 1, spanGaps: true, points: {show: false}};
+  return {stroke: () => tone(c.kind), width, dash, spanGaps: true, points: {show: false}};
 };
 
 function spark(holder) {
@@ -51,7 +50,7 @@ function chart(figure) {
   const list = rows.flatMap(curves).sort((a, b) => (rank[a.kind] || 0) - (rank[b.kind] || 0)); // the last one is drawn on top
   const best = rows.find(r => r.className === "works");
   const name = row => row.querySelector("button").textContent;
-  const index = row => list.findIndex(c => c.row === row && !c.repeat) + 1;
+  const index = row => list.findIndex(c => c.row === row) + 1;
   let pinned = null, near = null;
   const show = row => {
     near = row;
@@ -69,7 +68,7 @@ function chart(figure) {
         const x = u.posToVal(u.cursor.left, "x"), y = u.posToVal(u.cursor.top, "y"), high = u.scales.y.max - u.scales.y.min;
         let found = null;
         for (const c of list) {
-          if (c.repeat || pinned && c.row !== pinned) continue;
+          if (pinned && c.row !== pinned) continue;
           let i = c.x.findIndex(v => v >= x);
           if (i < 0) i = c.x.length - 1;
           const d = Math.abs(c.y[i] - y) / high;
@@ -77,7 +76,7 @@ function chart(figure) {
         }
         if (!found) return;
         if (found.c.row !== near) show(found.c.row);
-        const same = list.filter(o => o !== found.c && !o.repeat && o.y.some((v, k) => o.x[k] === found.c.x[found.i] && Math.abs(v - found.c.y[found.i]) / high < 0.006)).length;
+        const same = list.filter(o => o !== found.c && o.y.some((v, k) => o.x[k] === found.c.x[found.i] && Math.abs(v - found.c.y[found.i]) / high < 0.006)).length;
         tip(u, name(found.c.row) + (same && !pinned ? " and " + same + (same === 1 ? " other" : " others") : "") + "\n" + bytes(found.c.y[found.i]) + " after step " + found.c.x[found.i]);
       }],
       draw: [u => {
@@ -86,8 +85,8 @@ function chart(figure) {
           const end = c.x.length - 1, x = u.valToPos(c.x[end], "x", true), y = u.valToPos(c.y[end], "y", true);
           u.ctx.fillStyle = tone(c.kind);
           u.ctx.font = "600 " + 12.5 * px + "px system-ui";
-          if (c.row.dataset.crashed && !c.repeat) { u.ctx.textAlign = "center"; u.ctx.fillText("✗", x, y); }
-          if (!c.repeat && (c.kind === "base" || c.row === best)) labels.push({text: name(c.row), y, kind: c.kind});
+          if (c.row.dataset.crashed) { u.ctx.textAlign = "center"; u.ctx.fillText("✗", x, y); }
+          if (c.kind === "base" || c.row === best) labels.push({text: name(c.row), y, kind: c.kind});
         }
         labels.sort((a, b) => a.y - b.y);
         u.ctx.textAlign = "right";

@@ -74,7 +74,7 @@ type row struct {
 	Figure, Time, Cost string
 	Figures            []figure
 	Remark             string
-	Curve              string // "step KiB step KiB ..." of the middle run, then of other runs, after "|"
+	Curve              string // "step KiB step KiB ..." of the middle run
 	Crashed            bool
 	order              []float64 // among the rows with the same look
 }
@@ -195,7 +195,7 @@ func (v *view) loop(runtime int, anchor string, w matrix.Workload, base *matrix.
 
 func (v *view) row(c *matrix.Combination, m matrix.Remedy) *row {
 	r := &row{Combination: c, look: lookOf(c), Title: cmp.Or(m.Title, m.ID), Remark: remark(c, m)}
-	r.Curve, r.Crashed = v.curves(c), 2*len(c.Crashes) > len(c.Runs)
+	r.Curve, r.Crashed = v.curve(c), 2*len(c.Crashes) > len(c.Runs)
 	if c.Remedy == matrix.Baseline {
 		figure, _ := verdict(c)
 		r.Word, r.Figure, r.Time = stateOf(c).Word, figure, when(c.Figures.StepTime != nil, duration(c.Figures.StepTime))
@@ -302,37 +302,28 @@ func (v *view) runsOf(c *matrix.Combination) (list []*matrix.RunResult) {
 	return list
 }
 
-// sampled returns the runs of a combination that have a series. The first one represents all runs.
-func (v *view) sampled(c *matrix.Combination) []*matrix.RunResult {
+// sampled returns the run that represents a combination, or the one that a thinned result has the series of; else nil.
+func (v *view) sampled(c *matrix.Combination) *matrix.RunResult {
 	runs := v.runsOf(c)
-	if len(runs) == 0 {
-		return nil
+	if len(runs) > 0 {
+		runs = append([]*matrix.RunResult{matrix.Middle(runs)}, runs...)
 	}
-	middle := matrix.Middle(runs)
-	slices.SortStableFunc(runs, func(a, b *matrix.RunResult) int {
-		return when(a == middle, -1) + when(b == middle, 1)
-	})
-	return slices.DeleteFunc(runs, func(r *matrix.RunResult) bool { return r.Samples() == 0 })
+	for _, r := range runs {
+		if r.Samples() > 0 {
+			return r
+		}
+	}
+	return nil
 }
 
-// mostRepeats is the maximum number of further curves of a baseline.
-const mostRepeats = 6
-
-// curves returns the curve of the middle run and, for a baseline, the curves of other runs.
-func (v *view) curves(c *matrix.Combination) string {
-	var list []string
-	for _, r := range v.sampled(c) {
-		list = append(list, present(curve(r))...)
-	}
-	return strings.Join(list[:min(len(list), when(c.Remedy == matrix.Baseline, mostRepeats)+1)], "|")
-}
-
-// curve returns the anonymous memory of a run.
-func curve(r *matrix.RunResult) string {
+// curve returns the anonymous memory of the run that represents a combination.
+func (v *view) curve(c *matrix.Combination) string {
 	var points []string
-	for _, s := range r.Series.Samples() {
-		if held := s.Get(memory.Anon); held.OK {
-			points = append(points, fmt.Sprint(s.Step, int64(held.Bytes/memory.KiB)))
+	if r := v.sampled(c); r != nil {
+		for _, s := range r.Series.Samples() {
+			if held := s.Get(memory.Anon); held.OK {
+				points = append(points, fmt.Sprint(s.Step, int64(held.Bytes/memory.KiB)))
+			}
 		}
 	}
 	return when(len(points) > 1, strings.Join(points, " "))

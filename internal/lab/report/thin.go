@@ -28,13 +28,12 @@ const (
 // the kind of their verdict.
 func Thin(r *matrix.Result) (*matrix.Result, error) {
 	v, out := newView(r), *r
-	out.Started = began(r)
 	out.Combinations, out.Runs = slices.Clone(r.Combinations), slices.Clone(r.Runs)
 	shown := map[int]bool{}
 	for i := range out.Combinations {
 		c := &out.Combinations[i]
-		if sampled := v.sampled(c); len(sampled) > 0 {
-			shown[sampled[0].ID] = true
+		if r := v.sampled(c); r != nil {
+			shown[r.ID] = true
 		}
 		for _, id := range c.Runs {
 			shown[id] = shown[id] || c.Remedy == matrix.Baseline

@@ -252,11 +252,5 @@ func fullDisk(cause, log string) error {
 
 const logStore = 2048
 
-// Excerpt returns the log from the line with the cause, or its end.
-func (o *Observed) Excerpt() string {
-	line := strings.TrimSuffix(child.CauseLine(o.Log), "...")
-	if i := strings.Index(o.Log, line); line != "" && i >= 0 && len(o.Log)-i > logStore {
-		return o.Log[i : i+logStore]
-	}
-	return o.Log[max(0, len(o.Log)-logStore):]
-}
+// Excerpt returns the end of the log.
+func (o *Observed) Excerpt() string { return o.Log[max(0, len(o.Log)-logStore):] }

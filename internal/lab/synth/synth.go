@@ -35,8 +35,9 @@ type Field struct {
 // openSize replaces an unknown dimension other than the batch.
 const openSize = 16
 
-// New returns a generator for a signature. Inputs that the predict signature lacks are labels.
-func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error) {
+// New returns a generator for a signature. Inputs that the predict signature lacks are labels. open replaces unknown
+// dimensions of a sample, from the first one.
+func New(model *savedmodels.Model, signature string, seed int64, open ...int) (*Synth, error) {
 	sig, err := model.Signature(signature)
 	if err != nil {
 		return nil, err
@@ -52,8 +53,11 @@ func New(model *savedmodels.Model, signature string, seed int64) (*Synth, error)
 			return nil, fmt.Errorf("input %s of signature %s: cannot generate data for a scalar or an unknown shape", t.Name,
 				sig.Name)
 		}
-		for _, d := range t.Shape[1:] {
-			if d < 0 {
+		for i, d := range t.Shape[1:] {
+			switch {
+			case d < 0 && i < len(open):
+				d = int64(open[i])
+			case d < 0:
 				d = openSize
 			}
 			f.Shape = append(f.Shape, int(d))

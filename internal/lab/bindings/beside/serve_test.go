@@ -1,6 +1,6 @@
 //go:build graft || galeone || official
 
-package main
+package beside
 
 import (
 	"bufio"

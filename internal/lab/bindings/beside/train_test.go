@@ -1,6 +1,6 @@
 //go:build graft || galeone || official
 
-package main
+package beside
 
 import (
 	"bufio"
@@ -21,6 +21,7 @@ import (
 	"steadyfit/internal/files"
 	"steadyfit/internal/lab/measure"
 	"steadyfit/internal/lab/program"
+	"steadyfit/internal/lab/synth"
 	"steadyfit/internal/stats"
 	"steadyfit/savedmodels"
 )
@@ -114,7 +115,11 @@ func (t *training) open(b *testing.B) {
 		t.sig, err = t.model.Signature(t.model.Roles.Train)
 	}
 	if err == nil {
-		t.all, err = measure.Batch(t.sig, []int{t.batch * t.steps}, measure.DefaultLimit)
+		var s *synth.Synth
+		if s, err = synth.New(t.model, t.sig.Name, 1); err == nil {
+			t.all = s.Batch(t.batch * t.steps)
+			s.FillAll(t.all, 0)
+		}
 	}
 	if err == nil {
 		err = os.MkdirAll(t.data, 0o777)

@@ -18,15 +18,12 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"runtime/metrics"
 
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 
 	"steadyfit/internal/lab/program"
 )
-
-const binding = "github.com/galeone/tensorflow/tensorflow/go"
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
@@ -48,7 +45,6 @@ func workload(name string, args []string, stdout io.Writer) error {
 		return err
 	}
 	p.Fact("tensorflow", tf.Version())
-	p.Fact("binding", binding+" "+version())
 	return p.Run(context.Background(), func(context.Context) *program.Loop {
 		j := &job{Program: p}
 		if name != "W1" { // the other workloads do not release tensors that they hold
@@ -56,17 +52,6 @@ func workload(name string, args []string, stdout io.Writer) error {
 		}
 		return workloads[name](j)
 	}, collect)
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, m := range info.Deps {
-			if m.Path == binding {
-				return m.Version
-			}
-		}
-	}
-	return "unknown"
 }
 
 // job is the state of a workload. The closures of the loop have the only references to native

@@ -96,15 +96,6 @@ func output(graph *tf.Graph, tensor string) tf.Output {
 	return op.Output(n)
 }
 
-// call runs a function on values. read must not keep the results.
-func (m *model) call(f *function, values []any, read func([]*tf.Tensor)) {
-	feeds := make(map[tf.Output]*tf.Tensor, len(values))
-	for i, v := range values {
-		feeds[f.inputs[i]] = tensor(v)
-	}
-	m.run(m.saved.Session, feeds, f.outputs, read)
-}
-
 // run calls Session.Run, and releases results and feeds if the parameter release says so.
 func (j *job) run(session *tf.Session, feeds map[tf.Output]*tf.Tensor, fetches []tf.Output, read func([]*tf.Tensor)) {
 	results := program.Must(session.Run(feeds, fetches, nil))
@@ -119,23 +110,22 @@ func (j *job) run(session *tf.Session, feeds map[tf.Output]*tf.Tensor, fetches [
 
 // scalars runs a function and reads all results, like a loop that prints its progress.
 func (m *model) scalars(f *function, values []any) (loss float32) {
-	m.call(f, values, func(results []*tf.Tensor) {
+	feeds := make(map[tf.Output]*tf.Tensor, len(values))
+	for i, v := range values {
+		feeds[f.inputs[i]] = tensor(v)
+	}
+	m.run(m.saved.Session, feeds, f.outputs, func(results []*tf.Tensor) {
 		for i, t := range results {
-			if v := f.scalar(i, t); i == f.loss {
+			v, ok := t.Value().(float32)
+			if !ok {
+				program.Check(fmt.Errorf("output %s is not a float32", f.signature.Outputs[i].Name))
+			}
+			if i == f.loss {
 				loss = v
 			}
 		}
 	})
 	return loss
-}
-
-// scalar returns the value of an output.
-func (f *function) scalar(i int, t *tf.Tensor) float32 {
-	v, ok := t.Value().(float32)
-	if !ok {
-		program.Check(fmt.Errorf("output %s is not a float32", f.signature.Outputs[i].Name))
-	}
-	return v
 }
 
 func (m *model) train(f *function, batch func(n int) []any) *program.Loop {
@@ -145,25 +135,4 @@ func (m *model) train(f *function, batch func(n int) []any) *program.Loop {
 func (m *model) trainRows(f *function, n int) *program.Loop {
 	data := m.rows(f, n, 0)
 	return m.train(f, func(n int) []any { return data.at(n, m.Batch) })
-}
-
-// save and restore use files with a prefix.
-func (m *model) save(prefix string) {
-	m.checkpoint(prefix, []tf.Output{output(m.saved.Graph, m.saver().SaveTensor)}, nil)
-}
-
-func (m *model) restore(prefix string) {
-	m.checkpoint(prefix, nil, []*tf.Operation{output(m.saved.Graph, m.saver().RestoreOp).Op})
-}
-
-func (m *model) saver() *savedmodels.Saver {
-	if m.info.Saver == nil {
-		program.Check(fmt.Errorf("%s has no saver", m.info.Dir))
-	}
-	return m.info.Saver
-}
-
-func (m *model) checkpoint(prefix string, fetches []tf.Output, targets []*tf.Operation) {
-	feeds := map[tf.Output]*tf.Tensor{output(m.saved.Graph, m.saver().FilenameTensor): tensor(prefix)}
-	program.Must(m.saved.Session.Run(feeds, fetches, targets))
 }

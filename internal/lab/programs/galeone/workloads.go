@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"path/filepath"
 	"runtime"
 	"slices"
 
@@ -48,21 +47,6 @@ func (j *job) session(graph *tf.Graph) *tf.Session {
 	return s
 }
 
-// newGraph creates a graph whose finalizer runs as soon as the graph is unreachable. Go's
-// allocator puts small objects without pointers, such as a tf.Graph, into shared blocks of 16
-// bytes, and runs no finalizer while another object of the block is reachable. So newGraph
-// fills the block with objects that become garbage at once.
-func newGraph() *tf.Graph {
-	garbage()
-	garbage()
-	g := tf.NewGraph()
-	garbage()
-	return g
-}
-
-//go:noinline
-func garbage() *[8]byte { return new([8]byte) }
-
 // leak is the number of 4-byte values that a calibration step keeps.
 const leak = 65536 / 4
 
@@ -70,7 +54,7 @@ const leak = 65536 / 4
 func keeping(j *job) *program.Loop {
 	keep := j.Choice("release", "keep", "drop") == "keep"
 	l := plain(j)
-	graph := newGraph()
+	graph := tf.NewGraph()
 	in := program.Must(graph.AddOperation(tf.OpSpec{Type: "Placeholder", Name: "x",
 		Attrs: map[string]any{"dtype": tf.Float}})).Output(0)
 	out := []tf.Output{program.Must(graph.AddOperation(tf.OpSpec{Type: "Identity", Name: "y",
@@ -94,30 +78,19 @@ func keeping(j *job) *program.Loop {
 
 // reloading loads the model for each step.
 func reloading(j *job) *program.Loop {
-	mode, reuse := j.Choice("close", "none", "session"), j.Choice("reuse", "0", "1") == "1"
+	mode := j.Choice("close", "none", "session")
 	m, f := j.trainable()
 	data := m.rows(f, j.Batch, 0)
-	initial := filepath.Join(j.Scratch, "initial")
-	if reuse {
-		m.save(initial)
-	}
-	again := func() {
-		if reuse {
-			m.restore(initial)
-			return
-		}
-		if mode == "session" {
-			program.Check(m.saved.Session.Close())
-		}
-		if j.drop {
-			m.saved, f.inputs, f.outputs = nil, nil, nil
-		}
-		m.load()
-		m.bind(f)
-	}
 	return m.train(f, func(n int) []any {
 		if n > 1 {
-			again()
+			if mode == "session" {
+				program.Check(m.saved.Session.Close())
+			}
+			if j.drop {
+				m.saved, f.inputs, f.outputs = nil, nil, nil
+			}
+			m.load()
+			m.bind(f)
 		}
 		return data.batch(0, data.n)
 	})

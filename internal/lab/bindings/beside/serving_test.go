@@ -1,10 +1,11 @@
 //go:build serving
 
-package main
+package beside
 
 import (
-	"fmt"
+	"testing"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tensorflow/serving/tensorflow_serving/apis"
 	"github.com/tensorflow/tensorflow/tensorflow/go/core/framework/tensor_go_proto"
 	"github.com/tensorflow/tensorflow/tensorflow/go/core/framework/tensor_shape_go_proto"
@@ -12,8 +13,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// other encodes and decodes a request as a client and a server of TensorFlow Serving do.
-func other(string) (string, error) {
+// A request passes through its encoding, as with a client and a server of TensorFlow Serving.
+func TestBeside(t *testing.T) {
+	trained(t)
 	sent, err := proto.Marshal(&apis.PredictRequest{
 		ModelSpec: &apis.ModelSpec{Name: "digits"},
 		Inputs: map[string]*tensor_go_proto.TensorProto{"x": {
@@ -22,14 +24,12 @@ func other(string) (string, error) {
 			FloatVal:    []float32{1, 2},
 		}},
 	})
-	if err != nil {
-		return "", err
-	}
+	require.NoError(t, err)
 	var got apis.PredictRequest
-	if err := proto.Unmarshal(sent, &got); err != nil {
-		return "", err
-	}
+	require.NoError(t, proto.Unmarshal(sent, &got))
 	x := got.GetInputs()["x"]
-	return fmt.Sprintf("%s of %s: %v %v", got.ProtoReflect().Descriptor().FullName(), got.GetModelSpec().GetName(),
-		x.GetTensorShape().GetDim()[0].GetSize(), x.GetFloatVal()), nil
+	require.EqualValues(t, "tensorflow.serving.PredictRequest", got.ProtoReflect().Descriptor().FullName())
+	require.Equal(t, "digits", got.GetModelSpec().GetName())
+	require.EqualValues(t, 2, x.GetTensorShape().GetDim()[0].GetSize())
+	require.Equal(t, []float32{1, 2}, x.GetFloatVal())
 }

@@ -1,10 +1,10 @@
-//go:build graft
+//go:build official
 
-package main
+package beside
 
-import tf "github.com/wamuir/graft/tensorflow"
+import tf "github.com/tensorflow/tensorflow/tensorflow/go"
 
-const binding = "graft"
+const binding = "official"
 
 type (
 	output = tf.Output

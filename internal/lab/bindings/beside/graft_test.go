@@ -1,10 +1,10 @@
-//go:build official
+//go:build graft
 
-package main
+package beside
 
-import tf "github.com/tensorflow/tensorflow/tensorflow/go"
+import tf "github.com/wamuir/graft/tensorflow"
 
-const binding = "official"
+const binding = "graft"
 
 type (
 	output = tf.Output

@@ -1,6 +1,6 @@
 //go:build galeone
 
-package main
+package beside
 
 import (
 	tf "github.com/galeone/tensorflow/tensorflow/go"
