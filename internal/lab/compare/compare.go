@@ -29,8 +29,7 @@ type Outcome struct {
 }
 
 // Of returns the outcome of a run from its series: the verdict, the maxima of the layers Peak (or RSS) and GPUProcess,
-// and the mean
-// step time of the judged part. The caller sets Outcome.Reset.
+// and the mean step time of the judged part. The caller sets Outcome.Reset.
 func Of(s *memory.Series, v memory.Verdict) Outcome {
 	o := Outcome{Verdict: v, Peak: s.Max(memlayer.Peak), GPU: s.Max(memlayer.GPUProcess), StepTime: stepTime(s, v)}
 	if !o.Peak.OK {
@@ -42,12 +41,9 @@ func Of(s *memory.Series, v memory.Verdict) Outcome {
 // stepTime returns the mean time of a step in the judged part, with what happens between steps.
 func stepTime(s *memory.Series, v memory.Verdict) memory.Reading {
 	samples := s.Samples()
-	if v.Per == memlayer.PerMinute {
-		return memory.Reading{}
-	}
 	from, _ := slices.BinarySearchFunc(samples, v.From,
 		func(a memory.Sample, from float64) int { return cmp.Compare(float64(a.Step), from) })
-	if len(samples)-from < 2 {
+	if v.Per == memlayer.PerMinute || len(samples)-from < 2 {
 		return memory.Reading{}
 	}
 	first, last := samples[from], samples[len(samples)-1]
@@ -274,11 +270,7 @@ func (c *comparing) decideByCrashes() bool {
 // qualify adds to the reason that memory may grow with the remedy.
 func (c *comparing) qualify(grows int) {
 	grown, grownWithout := count(c.alive, true, mayGrow), count(c.alive, false, mayGrow)
-	floor := 0.0 // noise floor of the slopes with the remedy
-	for _, p := range c.alive {
-		floor = max(floor, p.Remedy.Verdict.NoiseFloor)
-	}
-	if 2*grown <= len(c.alive) || c.addedSlope().Estimate <= floor {
+	if 2*grown <= len(c.alive) || c.addedSlope().Estimate <= 0 {
 		return
 	}
 	c.Reason += fmt.Sprintf(", but memory may grow in %d of %d runs with it, and in %d without it", grown, len(c.alive),

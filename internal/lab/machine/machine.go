@@ -44,9 +44,7 @@ type Environment struct {
 func Read(gpus []string) Environment {
 	e := Environment{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version(),
 		TensorFlow: make(map[string]string), GPUs: append([]string{}, gpus...), Variables: make(map[string]string)}
-	if kernel, err := host.KernelVersion(); err == nil {
-		e.Kernel = kernel
-	}
+	e.Kernel, _ = host.KernelVersion()
 	if info, err := cpu.Info(); err == nil && len(info) > 0 {
 		e.CPU = info[0].ModelName
 	}

@@ -22,7 +22,7 @@ func (p *Plan) readInputs() (string, error) {
 		tfprocess.Influential(os.Environ()))
 	for _, path := range []string{p.User, p.Data} {
 		root, err := filepath.EvalSymlinks(path)
-		if err != nil { // a name that is no path, such as builtin:NAME
+		if path == "" || err != nil { // none, or a name that is no path, such as builtin:NAME
 			continue
 		}
 		err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {

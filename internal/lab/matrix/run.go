@@ -52,7 +52,7 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	r := &Result{Schema: schemaVersion, Version: p.Version, Started: started, Environment: machine.Read(p.GPUs),
 		Settings: Settings{Pairs: p.Pairs, Seed: p.Seed, Confidence: stats.Confidence, Quick: p.Quick,
 			Timeout: p.Timeout.Seconds(), Within: p.Within.Seconds()}}
-	d := &doing{plan: &p, jobs: jobs, end: end, store: store, variables: newVariables(&p),
+	d := &doing{plan: &p, jobs: jobs, end: end, store: store, variables: variables{},
 		results: make([]*RunResult, len(jobs)), reused: make([]bool, len(jobs))}
 	d.report(RunResult{ID: -1})
 	err = d.all(ctx)
@@ -74,44 +74,33 @@ type doing struct {
 	end  time.Time // zero without Plan.Within
 
 	store     *store
-	variables *variables
+	variables variables
 	results   []*RunResult // by ID; nil if it is not done
 	reused    []bool
 }
 
+// report reports the progress. The remaining time is estimated from the mean time of the runs of this process.
 func (d *doing) report(run RunResult) {
 	if d.plan.Progress == nil {
 		return
 	}
-	p := Progress{Run: run, Total: len(d.jobs), Left: d.left()}
-	for id := range d.results {
-		if d.results[id] != nil {
-			p.Done++
-		}
-		if d.reused[id] {
+	p, seconds := Progress{Run: run, Total: len(d.jobs)}, 0.0
+	for id, done := range d.results {
+		switch {
+		case done == nil:
+			continue
+		case d.reused[id]:
 			p.Reused++
+		default:
+			seconds += done.Seconds
 		}
+		p.Done++
+	}
+	left := float64(p.Total-p.Done) * seconds / float64(max(p.Done-p.Reused, 1))
+	if p.Left = time.Duration(left * float64(time.Second)); !d.end.IsZero() {
+		p.Left = min(p.Left, max(time.Until(d.end), 0))
 	}
 	d.plan.Progress(p)
-}
-
-// left estimates the time of the remaining runs from the mean time of the runs of this process.
-func (d *doing) left() time.Duration {
-	seconds, done, remaining := 0.0, 0, 0
-	for n, run := range d.results {
-		switch {
-		case run == nil:
-			remaining++
-		case !d.reused[n]:
-			done++
-			seconds += run.Seconds
-		}
-	}
-	left := time.Duration(float64(remaining) * seconds / float64(max(done, 1)) * float64(time.Second))
-	if !d.end.IsZero() {
-		left = min(left, max(time.Until(d.end), 0))
-	}
-	return left
 }
 
 // all does every job. It ends at the first error.
@@ -180,7 +169,7 @@ func (p *Plan) one(ctx context.Context, id int, j job, d *doing) (*RunResult, bo
 		Phases: o.Phases, Facts: o.Facts, Series: &o.Series, Failure: o.Failure, Cause: o.Cause,
 	}
 	if run.Failure != "" {
-		run.Log = o.Excerpt()
+		run.Log = o.Log[max(0, len(o.Log)-2048):]
 	} else if run.Cause, run.Unverified = p.verify(j, o, d.variables); run.Cause != "" {
 		run.Failure = runner.CouldNotApply
 	} else {

@@ -819,10 +819,14 @@ func TestTheGoalIsThatOfThePairs(t *testing.T) {
 }
 
 func TestTheTimeThatIsLeft(t *testing.T) {
-	d := &doing{results: []*RunResult{{Seconds: 1}, {Seconds: 100}, {Seconds: 3}, nil, nil}, reused: []bool{1: true, 4: false}}
-	assert.Equal(t, 4*time.Second, d.left())
+	var last Progress
+	d := &doing{plan: &Plan{Progress: func(p Progress) { last = p }}, jobs: make([]job, 5),
+		results: []*RunResult{{Seconds: 1}, {Seconds: 100}, {Seconds: 3}, nil, nil}, reused: []bool{1: true, 4: false}}
+	d.report(RunResult{})
+	assert.Equal(t, Progress{Done: 3, Total: 5, Reused: 1, Left: 4 * time.Second}, last)
 	d.results[0], d.results[2] = nil, nil
-	assert.Zero(t, d.left())
+	d.report(RunResult{})
+	assert.Zero(t, last.Left)
 }
 
 // Remedies that divide the batch are compared by the slope per sample, not per step.
@@ -918,7 +922,7 @@ func TestVariablesOfAnotherMalloc(t *testing.T) {
 	p := plan(t)
 	j := job{runtime: Go, remedy: Remedy{Env: map[string]string{"MALLOC_ARENA_MAX": "1"}}}
 	for allocator, reason := range map[string]string{"glibc": "", "": "", "jemalloc": "MALLOC_ARENA_MAX is read by the malloc of the C library, and the process has that of jemalloc"} {
-		got, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{program.FactAllocator: allocator}}, newVariables(&p))
+		got, unseen := p.verify(j, &runner.Observed{Facts: map[string]string{program.FactAllocator: allocator}}, variables{})
 		assert.Equal(t, reason, got)
 		assert.Empty(t, unseen)
 	}
@@ -949,7 +953,7 @@ func TestVariablesWithAPrefix(t *testing.T) {
 		{Keras, Remedy{Env: map[string]string{"TF_KNOWN": "1"}}, "", "no library to look into"},
 	} {
 		p.Remedies = []Remedy{c.remedy}
-		reason, unseen := p.verify(job{runtime: c.runtime, remedy: c.remedy}, o, newVariables(&p))
+		reason, unseen := p.verify(job{runtime: c.runtime, remedy: c.remedy}, o, variables{})
 		assert.Contains(t, reason, c.reason)
 		assert.Equal(t, c.reason == "", reason == "", "%v: %s", c.remedy, reason)
 		assert.Contains(t, unseen, c.unseen)

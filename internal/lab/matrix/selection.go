@@ -72,8 +72,7 @@ func (e selected) covers(runtime, workload string) bool {
 }
 
 // narrowness is higher for a more specific entry. A workload is more specific than a runtime.
-func (e selected) narrowness() int {
-	n := 0
+func (e selected) narrowness() (n int) {
 	if e.runtime != "" {
 		n++
 	}

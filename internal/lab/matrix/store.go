@@ -2,7 +2,6 @@ package matrix
 
 import (
 	"bufio"
-	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -111,25 +110,18 @@ func ReadFile(path string) (*Result, error) {
 // WriteFile writes a matrix.json file, compressed if the path ends with .gz. It replaces the
 // file atomically.
 func WriteFile(path string, r *Result) error {
-	var text bytes.Buffer
-	e := json.NewEncoder(&text)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(r); err != nil {
+	return files.Stream(path, func(out io.Writer) error {
+		e := json.NewEncoder(out)
+		var zipped *gzip.Writer
+		if strings.HasSuffix(path, ".gz") {
+			zipped, _ = gzip.NewWriterLevel(out, gzip.BestCompression) // the level is valid
+			e = json.NewEncoder(zipped)
+		}
+		e.SetEscapeHTML(false)
+		err := e.Encode(r)
+		if err == nil && zipped != nil {
+			err = zipped.Close()
+		}
 		return err
-	}
-	if strings.HasSuffix(path, ".gz") {
-		var zipped bytes.Buffer
-		w, err := gzip.NewWriterLevel(&zipped, gzip.BestCompression)
-		if err != nil {
-			return err
-		}
-		if _, err := text.WriteTo(w); err != nil {
-			return err
-		}
-		if err := w.Close(); err != nil {
-			return err
-		}
-		text = zipped
-	}
-	return files.Replace(path, text.Bytes())
+	})
 }

@@ -25,7 +25,7 @@ const mallocVariables = "MALLOC_"
 
 // verify returns the reason why a remedy had no effect on a run, or "". unseen lists what it
 // could not check.
-func (p *Plan) verify(j job, o *runner.Observed, v *variables) (reason, unseen string) {
+func (p *Plan) verify(j job, o *runner.Observed, v variables) (reason, unseen string) {
 	r := j.remedy
 	if r.Preload != "" && !strings.Contains(o.Maps, tfprocess.Allocators[r.Preload].File) {
 		return fmt.Sprintf("%s was not loaded: it is not among the mappings of the process",
@@ -144,22 +144,6 @@ func unseenPairs(r Remedy, runs, base []*RunResult) string {
 	return ""
 }
 
-// variables finds the names of environment variables in libraries that read them.
-type variables struct {
-	needles []string
-	known   map[string]map[string]bool
-}
-
-func newVariables(p *Plan) *variables {
-	v := &variables{known: make(map[string]map[string]bool)}
-	for _, r := range p.Remedies {
-		for name := range r.Env {
-			v.needles = append(v.needles, needle(name))
-		}
-	}
-	return v
-}
-
 // needle returns the text by which a library that reads a variable can be recognized: the name
 // without the prefix that the library adds when it runs. oneDNN adds the prefixes oneDNN_ and DNNL_
 // (getenv_int_user in utils.cpp), mimalloc adds mimalloc_ (mi_option_init in options.c).
@@ -175,22 +159,28 @@ func needle(name string) string {
 	return name
 }
 
-// read reports whether libraries contain the name of a variable. It searches each library once.
-func (v *variables) read(libraries []string, name string) (bool, error) {
+// variables remembers which libraries read an environment variable, by their path and the name of the variable.
+type variables map[[2]string]bool
+
+// read reports whether one of the libraries contains the name of a variable.
+func (v variables) read(libraries []string, name string) (bool, error) {
 	if len(libraries) == 0 {
 		return false, errors.New("no library to look into")
 	}
-	key := strings.Join(libraries, "\n")
-	if v.known[key] == nil {
-		found := make(map[string]bool)
-		for _, library := range libraries {
-			if err := findStrings(found, library, v.needles); err != nil {
+	for _, library := range libraries {
+		key := [2]string{library, name}
+		if _, known := v[key]; !known {
+			found, err := hasString(library, needle(name))
+			if err != nil {
 				return false, err
 			}
+			v[key] = found
 		}
-		v.known[key] = found
+		if v[key] {
+			return true, nil
+		}
 	}
-	return v.known[key][needle(name)], nil
+	return false, nil
 }
 
 // unmeasurable reports whether a remedy could not be applied.
@@ -198,26 +188,24 @@ func unmeasurable(f runner.Failure) bool {
 	return f == runner.NotApplicable || f == runner.CouldNotApply
 }
 
-// findStrings sets found[name] if a file has the name as a C string, with a zero byte after it.
+// hasString reports whether a file has a name as a C string, with a zero byte after it.
 //
 // The text before a name is ignored, since compilers store a string that is the end of another one only
 // once. A name that is found wrongly does less harm to callers than a name that is not found.
-func findStrings(found map[string]bool, path string, names []string) error {
+func hasString(path, name string) (bool, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 {
-		return err
+		return false, err
 	}
 	text, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err != nil {
-		return err
+		return false, err
 	}
-	for _, name := range names {
-		found[name] = found[name] || bytes.Contains(text, append([]byte(name), 0))
-	}
-	return unix.Munmap(text)
+	found := bytes.Contains(text, append([]byte(name), 0))
+	return found, unix.Munmap(text)
 }

@@ -51,10 +51,6 @@ func newTensor(a data.Array) (*tfbind.Tensor, error) {
 		return tfbind.NewTensor(v, shape...)
 	case []int64:
 		return tfbind.NewTensor(v, shape...)
-	case []int32:
-		return tfbind.NewTensor(v, shape...)
-	case []uint8:
-		return tfbind.NewTensor(v, shape...)
 	}
 	return nil, fmt.Errorf("%w: a tensor of %T", tfbind.ErrType, a.Values)
 }
@@ -247,7 +243,9 @@ func newW10(ctx context.Context, b *run) *program.Loop {
 			p.run(ctx, b.Batch)
 			var values []any
 			for _, t := range p.step.Signature.Outputs {
-				values = append(values, program.Must(p.values(t.Name)))
+				var a data.Array
+				program.Check(p.step.Read(t.Name, &a))
+				values = append(values, a.Values)
 			}
 			if !keep {
 				history = history[:0]
@@ -255,10 +253,4 @@ func newW10(ctx context.Context, b *run) *program.Loop {
 			history = append(history, values)
 			return 0
 		}}
-}
-
-func (p *predictor) values(name string) (any, error) {
-	var a data.Array
-	err := p.step.Read(name, &a)
-	return a.Values, err
 }

@@ -57,9 +57,6 @@ func conditions(r *matrix.Result) []fact {
 	for _, name := range slices.Sorted(maps.Keys(e.TensorFlow)) {
 		versions = append(versions, e.TensorFlow[name]+" ("+name+")")
 	}
-	if same := slices.Compact(slices.Sorted(maps.Values(e.TensorFlow))); len(same) == 1 {
-		versions = same
-	}
 	seconds := 0.0
 	for i := range r.Runs {
 		seconds += r.Runs[i].Seconds

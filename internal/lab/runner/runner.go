@@ -249,8 +249,3 @@ func fullDisk(cause, log string) error {
 	}
 	return nil
 }
-
-const logStore = 2048
-
-// Excerpt returns the end of the log.
-func (o *Observed) Excerpt() string { return o.Log[max(0, len(o.Log)-logStore):] }
