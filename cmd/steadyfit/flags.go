@@ -229,7 +229,7 @@ func (s *settings) measurementFlags() []flag {
 			"Plan.Workloads", &s.workloads},
 		{"remedies", "matrix", "remedies to apply, as in trim,W4/reuse,keras:clear-session (default: all)",
 			"Plan.Remedies", &s.remedies},
-		{"runtime", "matrix", "runtimes: go, galeone, keras", "", &s.plan.Runtimes},
+		{"runtime", "matrix", "runtimes: go, galeone, keras", "Plan.Runtimes", &s.plan.Runtimes},
 		{"quick", "matrix", "a first answer in 4.5 minutes: six remedies on W2, W4 and S3, or on --model",
 			"Plan.Quick", &s.plan.Quick},
 		{"within", "matrix", "end after this time with the results so far (default no limit; 4m30s with --quick)", "",

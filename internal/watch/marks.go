@@ -29,7 +29,8 @@ var remedies []byte
 //go:embed probe/stacks.py
 var stacks []byte
 
-// message is a line from a probe or from memory.Mark. A mark expects one byte as its answer.
+// message is a line from a probe or from memory.Mark. A mark, and each Hello of a connection but the first, expect one
+// byte as their answer.
 type message struct {
 	Hello *struct {
 		Asked bool // whether the process answers SIGURG
@@ -88,6 +89,9 @@ type peer struct {
 	endedAt    time.Time
 	searches   int  // for containers
 	due        bool // whether to ask for containers by a signal
+	// ready is whether a signal was harmless at the last look. A thread that just wakes up in a call that a signal may
+	// end looks as if it ran, so that two looks must agree.
+	ready bool
 }
 
 // answer is what a process does after a mark.

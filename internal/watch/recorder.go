@@ -116,6 +116,8 @@ func (r *recorder) receive(m message) {
 		}
 		if p.Hello == nil {
 			r.peers = append(r.peers, p)
+		} else { // no signal follows the answer
+			p.answer(goOn)
 		}
 		p.Hello = m.Hello
 	}
@@ -272,10 +274,12 @@ func (r *recorder) ask() {
 	}
 	for _, p := range r.peers {
 		p.due = (p.due || due) && p.Hello.Asked && !p.ended
-		if p.due && r.tree.members[p.pid] != nil && interruptible(p.pid) {
+		ready := p.due && r.tree.members[p.pid] != nil && interruptible(p.pid)
+		if ready && p.ready {
 			p.due = false
 			_ = unix.Tgkill(p.pid, p.pid, unix.SIGURG) // it may have ended
 		}
+		p.ready = ready
 	}
 }
 

@@ -383,8 +383,7 @@ func (r Ratio) Times(bounds bool) string {
 		return text
 	}
 	high := number(r.High)
-	// Files written before Unbounded existed contain the largest float64 instead.
-	if r.Unbounded || r.High >= math.MaxFloat64 {
+	if r.Unbounded {
 		high = "inf"
 	}
 	return fmt.Sprintf("%s [%s, %s]", text, number(r.Low), high)

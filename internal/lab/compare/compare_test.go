@@ -335,7 +335,6 @@ func TestTimes(t *testing.T) {
 		{Ratio{Interval: memory.Interval{Estimate: 19.84, Low: 9.99, High: 123456}, OK: true}, "x19.8 [9.99, 1.2e+05]"},
 		{Ratio{Interval: memory.Interval{Estimate: 1, Low: 0, High: math.MaxFloat64}, OK: true, Unbounded: true},
 			"x1.00 [0, inf]"},
-		{Ratio{Interval: memory.Interval{Estimate: 1, Low: 0, High: math.MaxFloat64}, OK: true}, "x1.00 [0, inf]"},
 	} {
 		require.Equal(t, test.want, test.ratio.Times(true))
 	}

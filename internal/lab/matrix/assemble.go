@@ -99,7 +99,10 @@ func (p *Plan) combine(remedy Remedy, runs, base []*RunResult) Combination {
 		}
 	}
 	verdict := Middle(runs).Outcome.Verdict
-	verdict.Notes = append(slices.Clone(verdict.Notes), split(runs)...)
+	if parts := kindsOf(runs); len(parts) > 1 {
+		verdict.Notes = append(slices.Clone(verdict.Notes),
+			fmt.Sprintf("its %d runs differ: %s", len(runs), strings.Join(parts, ", ")))
+	}
 	c.Verdict = &verdict
 	if remedy.ID == Baseline {
 		c.Reason = c.Verdict.String()
@@ -167,15 +170,6 @@ func goal(remedy Remedy, base []*RunResult) compare.Goal {
 		return compare.LowerPeak
 	}
 	return remedy.Goal
-}
-
-// split returns a note if the verdicts of the runs differ, or nil.
-func split(runs []*RunResult) []string {
-	parts := kindsOf(runs)
-	if len(parts) < 2 {
-		return nil
-	}
-	return []string{fmt.Sprintf("its %d runs differ: %s", len(runs), strings.Join(parts, ", "))}
 }
 
 // kindsOf returns the kinds of verdicts, each with its number, as in "2 flat".

@@ -1,9 +1,11 @@
 package matrix
 
 import (
+	"maps"
 	"slices"
 	"time"
 
+	"steadyfit/internal/texts"
 	"steadyfit/option"
 )
 
@@ -45,24 +47,28 @@ var calibrated = []string{"W0", "W1"}
 
 // Choose sets the workloads and the remedies of the plan, by their names. Without names, a plan with Quick has
 // its own, one with User has the workload user, and others have all. steps and batch are those of the workload
-// user.
+// user. A named workload that none of Plan.Runtimes has is an error.
 func (p *Plan) Choose(workloads, remedies []string, steps, batch int) error {
 	workloads, remedies, err := p.named(workloads, remedies)
 	if err != nil {
 		return err
 	}
 	for _, id := range workloads {
-		if _, err := FindWorkload(id); err != nil && id != All {
+		switch w, err := FindWorkload(id); {
+		case id == All:
+		case err != nil:
 			return option.Errorf("{Plan.Workloads}: %w", err)
+		case !slices.ContainsFunc(p.Runtimes, w.runsOn):
+			return option.Errorf("{Plan.Workloads}: %s has no program for %s, but for %s: name that in {Plan.Runtimes}", id,
+				texts.List(p.Runtimes, "or"), texts.List(slices.Sorted(maps.Keys(w.Takes)), "and"))
 		}
 	}
 	all := len(workloads) == 0 || slices.Contains(workloads, All)
 	wanted := append(slices.Clone(calibrated), workloads...)
 	for _, w := range Workloads() {
-		user := w.ID == User
 		p.setLength(&w, steps, batch)
-		own := !user && w.ID != Program
-		if slices.Contains(wanted, w.ID) || all && (own || user && p.User != "") {
+		present := w.ID != Program && (w.ID != User || p.User != "")
+		if slices.Contains(wanted, w.ID) || all && present {
 			p.Workloads = append(p.Workloads, w)
 		}
 	}

@@ -50,11 +50,11 @@ func TestMicroBatchesPromiseNoMoreThanOneUpdate(t *testing.T) {
 
 // A quick matrix has its own remedies, on shorter workloads.
 func TestQuick(t *testing.T) {
-	p := Plan{Quick: true, User: "model"}
+	p := Plan{Quick: true, User: "model", Runtimes: []string{Go}}
 	require.NoError(t, p.Choose(nil, nil, 1000, 16))
 	user := p.Workloads[len(p.Workloads)-1]
 	assert.Equal(t, []int{200, 2, 20, 16}, []int{user.Steps, user.Every, user.Epoch, user.Batch})
-	p = Plan{Quick: true}
+	p = Plan{Quick: true, Runtimes: []string{Go}}
 	require.NoError(t, p.Choose(nil, nil, 1000, 32))
 	assert.Equal(t, 3, p.Pairs)
 	p.defaults()
@@ -66,6 +66,16 @@ func TestQuick(t *testing.T) {
 		assert.GreaterOrEqual(t, w.Steps/w.Every, 16, "%s: too few samples for a slope", w.ID)
 	}
 	require.ErrorContains(t, p.Choose([]string{"W0"}, nil, 1000, 32), "has its own workloads and remedies")
+}
+
+// A workload that no runtime of the plan has is refused, since a result without it looks complete.
+func TestWorkloadOfAnotherRuntime(t *testing.T) {
+	p := Plan{Runtimes: []string{Go, Galeone}}
+	require.ErrorContains(t, p.Choose([]string{"W0", "W11"}, nil, 0, 0), "W11 has no program for go or galeone, but for keras: name that in Plan.Runtimes")
+	p.Runtimes = []string{Go, Keras}
+	require.NoError(t, p.Choose([]string{"W0", "W11"}, nil, 0, 0))
+	p.Runtimes = []string{Galeone}
+	require.NoError(t, p.Choose([]string{All}, nil, 0, 0))
 }
 
 // A plan whose remedies change nothing is refused before its baselines run for hours.

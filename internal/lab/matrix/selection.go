@@ -38,11 +38,10 @@ func ParseSelection(entries []string) (Selection, error) {
 				return nil, fmt.Errorf("%s: %w", entry, err)
 			}
 		}
-		if e.remedy = rest; rest != All {
-			if _, err := FindRemedy(rest); err != nil {
-				return nil, fmt.Errorf("%s: %w", entry, err)
-			}
+		if _, err := FindRemedy(rest); err != nil && rest != All {
+			return nil, fmt.Errorf("%s: %w", entry, err)
 		}
+		e.remedy = rest
 		s = append(s, e)
 	}
 	return s, nil

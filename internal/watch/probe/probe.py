@@ -318,7 +318,7 @@ def leave_signal():
     @functools.wraps(call)
     def set_handler(signalnum, handler):
         if signalnum == signal.SIGURG:
-            marks.alone(lambda: marks.link.send({"hello": {"asked": False}}))
+            marks.alone(lambda: marks.link.send({"hello": {"asked": False}}, wait=True))
         return call(signalnum, handler)
 
     signal.signal = set_handler
