@@ -54,7 +54,7 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 		return a, fmt.Errorf("supervise: %w", err)
 	}
 	p.log(slog.LevelDebug, "the training process was started", "attempt", p.next.Attempt, "pid", a.PID())
-	p.watch(ctx, a, a.Messages(), a.Exited(), stderr)
+	p.watch(ctx, a, a.Messages, a.Exited, stderr)
 	close(stderr.ended)
 	exit := a.End(func(line []byte) { p.hear(a, line) })
 	if len(stderr.rest) > 0 {
@@ -68,14 +68,17 @@ func (p *parent) attempt(ctx context.Context) (*attempt, error) {
 	return a, nil
 }
 
-// ticks is the number of parts into which a deadline is divided.
-const ticks = 8
+const (
+	// ticks is the number of parts into which a deadline is divided.
+	ticks = 8
+	// startDeadline is the number of deadlines before the first step.
+	startDeadline = 10
+)
 
 func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, exited <-chan struct{}, stderr *relay) {
 	done := ctx.Done()
-	period := p.startDeadline / ticks
-	tick, stopTick := p.ticker(period)
-	defer func() { stopTick() }()
+	tick, stopTick := p.tick(p.Deadline / ticks)
+	defer stopTick()
 	silent := 0
 	var grace <-chan time.Time
 	for {
@@ -89,21 +92,23 @@ func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, 
 			}
 			silent = 0
 			p.hear(a, line)
-			if a.stepped && period != p.Deadline/ticks {
-				stopTick()
-				period = p.Deadline / ticks
-				tick, stopTick = p.ticker(period)
-			}
 		case <-tick:
 			if stderr.stuck.Load() {
 				break
 			}
-			if silent++; silent <= ticks || a.end != nil || p.ending {
-				break
+			deadlines := startDeadline
+			if a.stepped {
+				deadlines = 1
 			}
-			p.warn(a.Kill(fmt.Sprintf("hang: no sign of life for %v", period*ticks)))
+			if silent++; silent > deadlines*ticks && a.end == nil && !p.ending {
+				p.warn(a.Kill(fmt.Sprintf("hang: no sign of life for %v", time.Duration(deadlines)*p.Deadline)))
+			}
 		case s := <-p.signals:
-			p.receive(s, a)
+			if s == os.Interrupt && p.interrupted {
+				p.warn(a.Kill("killed by a second signal"))
+			}
+			p.interrupted = true
+			p.stop(a, s)
 		case <-done:
 			done = nil
 			p.stop(a, syscall.SIGTERM)
@@ -114,14 +119,6 @@ func (p *parent) watch(ctx context.Context, a *attempt, messages <-chan []byte, 
 			grace = p.after(p.Grace)
 		}
 	}
-}
-
-// ticker returns a ticker. With a period of 0 it never ticks.
-func (p *parent) ticker(period time.Duration) (<-chan time.Time, func()) {
-	if period <= 0 {
-		return nil, func() {}
-	}
-	return p.tick(period)
 }
 
 // hear handles a message of the child. A truncated line is ignored.
@@ -146,14 +143,6 @@ func (p *parent) hear(a *attempt, line []byte) {
 			p.from, p.crashes, a.progress = m.Step, nil, true
 		}
 	}
-}
-
-func (p *parent) receive(s os.Signal, a *attempt) {
-	if s == os.Interrupt && p.interrupted {
-		p.warn(a.Kill("killed by a second signal"))
-	}
-	p.interrupted = true
-	p.stop(a, s)
 }
 
 func (p *parent) stop(a *attempt, s os.Signal) {

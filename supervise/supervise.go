@@ -80,12 +80,10 @@ type Options struct {
 	// Stderr receives the child's standard error; nil means os.Stderr.
 	Stderr io.Writer
 
-	// Only tests set the fields below: the deadline before the first step, the program, and the
-	// functions of package time.
-	startDeadline time.Duration
-	args          []string
-	after         func(time.Duration) <-chan time.Time
-	tick          func(time.Duration) (<-chan time.Time, func())
+	// Only tests set the fields below: the program, and the functions of package time.
+	args  []string
+	after func(time.Duration) <-chan time.Time
+	tick  func(time.Duration) (<-chan time.Time, func())
 }
 
 // Crash describes an attempt that ended in a crash.
@@ -251,6 +249,12 @@ func Run(ctx context.Context, o Options, task string, spec any) error {
 	return p.run(ctx)
 }
 
+// survivePipes keeps the process alive when nobody reads its standard error: a child without a parent
+// writes a last checkpoint, and a parent without a terminal restarts its child, and ends with the exit
+// code of the training. SIGPIPE is caught, not ignored, since child processes would inherit an ignored
+// signal.
+func survivePipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
+
 // endSignals returns the signals that ask a training to end. Signals that this process ignores, as
 // under nohup, are left out.
 func endSignals() (list []os.Signal) {
@@ -286,7 +290,6 @@ const outQueue = 64
 
 func newParent(o Options) *parent {
 	p := &parent{Options: o, signals: make(chan os.Signal, 16), out: make(chan func(), outQueue)}
-	p.startDeadline = cmp.Or(p.startDeadline, 10*p.Deadline)
 	p.Restarts = max(0, cmp.Or(p.Restarts, 5))
 	p.Backoff = cmp.Or(p.Backoff, time.Second)
 	p.Grace = cmp.Or(p.Grace, max(p.Deadline, 5*time.Minute))
@@ -297,6 +300,9 @@ func newParent(o Options) *parent {
 	}
 	if p.tick == nil {
 		p.tick = func(d time.Duration) (<-chan time.Time, func()) {
+			if d <= 0 {
+				return nil, func() {}
+			}
 			t := time.NewTicker(d)
 			return t.C, t.Stop
 		}
@@ -323,17 +329,11 @@ func (p *parent) run(ctx context.Context) error {
 	}()
 	err := p.attempts(ctx)
 	close(p.out)
-	p.await(written)
-	return err
-}
-
-// await returns when the queue has been written, or at a signal: without a reader, writing would block
-// forever.
-func (p *parent) await(written <-chan struct{}) {
 	select {
 	case <-written:
-	case <-p.signals:
+	case <-p.signals: // without a reader, writing would block forever
 	}
+	return err
 }
 
 func (p *parent) attempts(ctx context.Context) error {

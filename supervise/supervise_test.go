@@ -17,7 +17,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +47,10 @@ func TestMain(m *testing.M) {
 	tasks := map[string]Task{}
 	for name, s := range scripts {
 		tasks[name] = s.task
+	}
+	tasks["nan"] = func(context.Context, *Worker, []byte) (any, error) { return math.NaN(), nil }
+	tasks["nan fails"] = func(context.Context, *Worker, []byte) (any, error) {
+		return math.NaN(), &Error{Code: failCode, Text: "no space is left"}
 	}
 	Init(tasks)
 	if name := os.Getenv(scriptEnv); name != "" {
@@ -196,8 +199,22 @@ var scripts = map[string]script{
 		die(syscall.SIGKILL)
 		return nil
 	},
-	"never":       func(context.Context, *Worker) error { die(syscall.SIGKILL); return nil },
-	"samestep":    func(_ context.Context, w *Worker) error { w.Alive(7); die(syscall.SIGKILL); return nil },
+	"never":    func(context.Context, *Worker) error { die(syscall.SIGKILL); return nil },
+	"samestep": func(_ context.Context, w *Worker) error { w.Alive(7); die(syscall.SIGKILL); return nil },
+	"long": func(_ context.Context, w *Worker) error {
+		began := make(chan struct{})
+		go func() {
+			for n := 0; ; n++ {
+				if n == 1 {
+					close(began)
+				}
+				w.first.Store(false)
+				w.Alive(1)
+			}
+		}()
+		<-began
+		return errors.New(longText)
+	},
 	"alwaysagain": func(_ context.Context, w *Worker) error { return w.Restart("reset") },
 	"alwaysretry": func(context.Context, *Worker) error { return fmt.Errorf("no memory: %w", ErrRetry) },
 	"progresses": func(_ context.Context, w *Worker) error {
@@ -235,13 +252,6 @@ var scripts = map[string]script{
 		w.Alive(6)
 		s := w.Status()
 		say("resumes %v, reason %s", s.Step > 0, s.Reason)
-		return nil
-	},
-	"retry": func(_ context.Context, w *Worker) error {
-		if w.Status().Attempt == 1 {
-			return fmt.Errorf("no memory: %w", ErrRetry)
-		}
-		say("reason %s", w.Status().Reason)
 		return nil
 	},
 	"waits": func(ctx context.Context, w *Worker) error {
@@ -307,26 +317,21 @@ var scripts = map[string]script{
 	},
 }
 
-var hogged [][]byte
+var (
+	hogged   [][]byte
+	longText = strings.Repeat("long ", 1<<20)
+)
 
 // sink is a Stderr that tests can wait for.
 type sink struct {
 	mu   sync.Mutex
 	text bytes.Buffer
-	news chan struct{}
 }
-
-func newSink() *sink { return &sink{news: make(chan struct{}, 1)} }
 
 func (s *sink) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.text.Write(b)
-	select {
-	case s.news <- struct{}{}:
-	default:
-	}
-	return len(b), nil
+	return s.text.Write(b)
 }
 
 func (s *sink) String() string {
@@ -338,14 +343,7 @@ func (s *sink) String() string {
 // await returns when the word has been written.
 func (s *sink) await(t *testing.T, word string) {
 	t.Helper()
-	late := time.After(time.Minute)
-	for !strings.Contains(s.String(), word) {
-		select {
-		case <-s.news:
-		case <-late:
-			require.Fail(t, "it was not written", "%q is not in %q", word, s)
-		}
-	}
+	require.Eventually(t, func() bool { return strings.Contains(s.String(), word) }, time.Minute, time.Millisecond, word)
 }
 
 // trial supervises a script in this process, with a fake clock.
@@ -362,7 +360,7 @@ type trial struct {
 
 func newTrial(t *testing.T, name string) *trial {
 	t.Helper()
-	tr := &trial{task: name, dir: t.TempDir(), ctx: t.Context(), sink: newSink(), log: newSink()}
+	tr := &trial{task: name, dir: t.TempDir(), ctx: t.Context(), sink: new(sink), log: new(sink)}
 	tr.Options = Options{
 		args: os.Args[:1], Env: []string{dirEnv + "=" + tr.dir},
 		Stderr: tr.sink, Log: slog.New(slog.NewTextHandler(tr.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -418,65 +416,26 @@ func TestSuperviseDone(t *testing.T) {
 	}
 }
 
-// lastMessage returns the message that a child sends after its task has returned.
-func lastMessage(t *testing.T, result any, err error, before func(w *Worker)) message {
-	var fds [2]int
-	require.NoError(t, syscall.Pipe2(fds[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK))
-	r, w := os.NewFile(uintptr(fds[0]), "parent"), os.NewFile(uintptr(fds[1]), "child")
-	defer r.Close()
-	c := &Worker{parent: &child.Parent{Messages: w}, fd: fds[1], spec: spec{Grace: time.Minute}, began: time.Now()}
-	sent := make(chan error, 1)
-	go func() {
-		defer w.Close()
-		before(c)
-		_, lost := c.end(result, err)
-		sent <- lost
-	}()
-	var m message
-	for in := bufio.NewReader(r); m.End == ""; {
-		line, err := in.ReadBytes('\n')
-		require.NoError(t, err)
-		require.NoError(t, json.Unmarshal(line, &m), "%.99s", line)
-	}
-	require.NoError(t, <-sent)
-	return m
-}
-
-// The training is not repeated for a result that has no JSON form, and its own error is kept.
+// The training is not repeated for a result that has no JSON form or cannot be decoded, and its own error is kept.
 func TestSuperviseResultWithoutJSON(t *testing.T) {
-	none := func(*Worker) {}
-	m := lastMessage(t, math.NaN(), nil, none)
-	assert.Equal(t, endFailed, m.End)
-	assert.Contains(t, m.Text, "NaN")
-	m = lastMessage(t, math.NaN(), &Error{Code: failCode, Text: "no space is left"}, none)
-	assert.Equal(t, failCode, m.Code)
-	assert.Contains(t, m.Text, "no space is left\n")
-
-	p := newParent(Options{Result: new(int)})
-	final, err := p.judge(t.Context(), &attempt{end: &message{End: endFailed, Code: failCode, Text: "no space is left", Result: json.RawMessage(`"text"`)}})
-	assert.True(t, final)
+	for _, task := range []string{"nan", "nan fails"} {
+		tr := newTrial(t, task)
+		err := tr.run()
+		assert.ErrorContains(t, err, "supervise: the result cannot be sent: json: unsupported value: NaN")
+		assert.Equal(t, task == "nan fails", ExitCode(err) == failCode)
+		assert.Equal(t, task == "nan fails", strings.Contains(err.Error(), "no space is left\n"))
+		assert.Empty(t, tr.waits)
+	}
+	tr := newTrial(t, "fails")
+	tr.Result = new(string)
+	err := tr.run()
 	assert.Equal(t, failCode, ExitCode(err))
-	assert.ErrorContains(t, err, "no space is left\n")
+	assert.ErrorContains(t, err, "text: the data is bad\nsupervise: the result of the child cannot be read")
 }
 
 // A message that is longer than the buffer of a pipe is not mixed with signs of life.
 func TestSuperviseLongOutcome(t *testing.T) {
-	text := strings.Repeat("long ", 1<<20)
-	m := lastMessage(t, nil, errors.New(text), func(w *Worker) {
-		began := make(chan struct{})
-		go func() {
-			for n := 0; t.Context().Err() == nil; n++ {
-				if n == 1 {
-					close(began)
-				}
-				w.first.Store(false)
-				w.Alive(1)
-			}
-		}()
-		<-began
-	})
-	assert.Equal(t, endFailed, m.End)
-	assert.Equal(t, text, m.Text)
+	assert.EqualError(t, newTrial(t, "long").run(), "text: "+longText)
 }
 
 func TestSuperviseDoesNotRetryAnOrdinaryError(t *testing.T) {
@@ -546,7 +505,7 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 	for _, name := range []string{"hangs", "stopped"} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTrial(t, name)
-			tr.Deadline, tr.startDeadline = time.Minute, time.Minute
+			tr.Deadline = time.Minute
 			clock, died := make(chan time.Time), make(chan struct{})
 			// A process does not stop at once when the signal is sent.
 			stopped := func() bool { return name == "hangs" || procState(startedPID(tr)) == "T" }
@@ -564,7 +523,8 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 				}
 			}
 			require.NoError(t, <-done)
-			assert.Contains(t, tr.sink.String(), "resumes at step 5, reason restart 1: hang: no sign of life for 1m0s")
+			// The clock may be faster than the message about the first step.
+			assert.Regexp(t, "resumes at step 5, reason restart 1: hang: no sign of life for 10?m0s", tr.sink.String())
 		})
 	}
 }
@@ -573,11 +533,10 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
 	p := newParent(Options{})
 	clock, exited, lines := make(chan time.Time), make(chan struct{}), make(chan []byte)
-	p.startDeadline = time.Minute
 	p.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
-	stderr := &relay{w: newSink()}
+	stderr := &relay{w: new(sink)}
 	stderr.stuck.Store(true)
-	a := &attempt{} // it has no process that could be killed
+	a := &attempt{stepped: true} // it has no process that could be killed
 	done := make(chan struct{})
 	go func() { defer close(done); p.watch(t.Context(), a, lines, exited, stderr) }()
 	for range 3 * ticks {
@@ -595,23 +554,10 @@ func (w stuckWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A child that crashes while nobody reads its output is restarted.
-func TestSuperviseRestartsBehindAStuckTerminal(t *testing.T) {
-	tr := newTrial(t, "writesdies")
-	w := stuckWriter{make(chan struct{})}
-	tr.Stderr, tr.Log = w, slog.New(slog.NewTextHandler(w, nil))
-	done := make(chan error, 1)
-	go func() { done <- tr.run() }()
-	path := filepath.Join(tr.dir, "again")
-	require.Eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, time.Minute, time.Millisecond)
-	close(w.letGo)
-	require.NoError(t, <-done)
-}
-
 // Output beyond the size of the queue blocks the child until it ends.
 func TestPassingOnWithoutAReader(t *testing.T) {
 	out := make(chan func(), 2)
-	p := &relay{w: newSink(), out: out, ended: make(chan struct{})}
+	p := &relay{w: new(sink), out: out, ended: make(chan struct{})}
 	var tail child.Tail
 	w := io.MultiWriter(&tail, p) // like child.Process
 	for range 2 {
@@ -640,24 +586,25 @@ func TestSuperviseGraceCoversTheDeadline(t *testing.T) {
 	}
 }
 
+// pipedWorker returns a worker, and the pipe to which it sends signs of life.
+func pipedWorker(t *testing.T) (w *Worker, r *os.File) {
+	t.Helper()
+	var fds [2]int
+	require.NoError(t, syscall.Pipe2(fds[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK))
+	r = os.NewFile(uintptr(fds[0]), "parent")
+	t.Cleanup(func() { _ = r.Close(); _ = syscall.Close(fds[1]) })
+	return &Worker{began: time.Now(), fd: fds[1]}, r
+}
+
 func TestBusy(t *testing.T) {
-	r, w, err := os.Pipe()
-	require.NoError(t, err)
-	defer r.Close()
-	defer w.Close()
-	fd := int(w.Fd())
-	require.NoError(t, syscall.SetNonblock(fd, true))
-	c := &Worker{began: time.Now(), fd: fd}
-	done := c.Busy()
+	w, r := pipedWorker(t)
+	done := w.Busy()
 	const sign = "{\"step\":0}\n"
 	buffer := make([]byte, 3*len(sign)) // a read may return several
-	_, err = io.ReadFull(r, buffer)
+	_, err := io.ReadFull(r, buffer)
 	require.NoError(t, err)
 	assert.Equal(t, strings.Repeat(sign, 3), string(buffer))
 	done()
-	runtime.KeepAlive(w)
-	var none *Worker
-	none.Busy()()
 }
 
 func TestSuperviseGivesUpWithoutProgress(t *testing.T) {
@@ -734,29 +681,19 @@ func TestSuperviseAgainStartsAtOnce(t *testing.T) {
 	assert.Equal(t, []time.Duration{0}, tr.waits)
 }
 
-func TestSuperviseRetriesWhatAsksForIt(t *testing.T) {
-	tr := newTrial(t, "retry")
-	require.NoError(t, tr.run())
-	assert.Contains(t, tr.sink.String(), "reason restart 1: no memory")
-}
-
-// A signal ends the wait for a reader of the last output.
-func TestSuperviseEndsBehindAStuckTerminal(t *testing.T) {
-	p := newParent(Options{})
-	said := make(chan struct{})
-	p.signals <- os.Interrupt
-	p.await(said)
-	assert.Empty(t, p.signals)
-	close(said)
-	p.await(said)
-
-	tr := newTrial(t, "finishes")
+// A child that crashes while nobody reads its output is restarted. A signal ends the wait for a reader of the last
+// output.
+func TestSuperviseBehindAStuckTerminal(t *testing.T) {
+	tr := newTrial(t, "writesdies")
 	stuck := stuckWriter{make(chan struct{})}
 	defer close(stuck.letGo)
-	tr.Stderr, tr.Log = stuck, slog.New(slog.NewTextHandler(stuck, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	p = newParent(tr.Options)
-	done := make(chan error)
+	tr.Stderr, tr.Log = stuck, slog.New(slog.NewTextHandler(stuck, nil))
+	p := newParent(tr.Options)
+	p.next.Task = tr.task
+	done := make(chan error, 1)
 	go func() { done <- p.run(t.Context()) }()
+	path := filepath.Join(tr.dir, "again")
+	require.Eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, time.Minute, time.Millisecond)
 	for {
 		select {
 		case p.signals <- syscall.SIGTERM: // the first signals may still go to the child
@@ -804,7 +741,7 @@ func startParent(t *testing.T, name string, o Options, env ...string) (cmd *exec
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"Grace": o.Grace, "KillOrphan": o.KillOrphan})
 	require.NoError(t, err)
-	dir, out = t.TempDir(), newSink()
+	dir, out = t.TempDir(), new(sink)
 	cmd = exec.Command(os.Args[0])
 	cmd.Env = append(append(os.Environ(), scriptEnv+"="+name, dirEnv+"="+dir, optionEnv+"="+string(text)), env...)
 	cmd.Stderr = out
@@ -812,30 +749,26 @@ func startParent(t *testing.T, name string, o Options, env ...string) (cmd *exec
 	return cmd, out, dir
 }
 
+// A signal is passed once, and a second interrupt kills the child. A main that handles signals cancels the context
+// of Run, and Run treats the signal and the cancellation as one request.
 func TestSupervisePassesSignalsOnce(t *testing.T) {
-	// Under nohup, this process ignores SIGHUP.
-	for _, s := range endSignals() {
-		cmd, out, _ := startParent(t, "waits", Options{})
+	type end struct {
+		env  string
+		s    os.Signal
+		says string
+	}
+	ends := []end{{notifyEnv + "=1", os.Interrupt, "asked to end by (interrupt|terminated): 0"}}
+	for _, s := range endSignals() { // under nohup, this process ignores SIGHUP
+		ends = append(ends, end{notifyEnv + "=", s, fmt.Sprintf("asked to end by %v: 0", s)})
+	}
+	for _, e := range ends {
+		cmd, out, _ := startParent(t, "waits", Options{}, e.env)
 		out.await(t, "ready")
-		require.NoError(t, cmd.Process.Signal(s))
+		require.NoError(t, cmd.Process.Signal(e.s))
 		assert.Error(t, cmd.Wait())
 		assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", out)
-		assert.Contains(t, out.String(), fmt.Sprintf("asked to end by %v: 0", s))
+		assert.Regexp(t, e.says, out.String())
 	}
-}
-
-// A main that handles signals cancels the context of Run. Run treats the signal and the
-// cancellation as one request.
-func TestSuperviseInAMainThatHandlesSignals(t *testing.T) {
-	cmd, out, _ := startParent(t, "waits", Options{}, notifyEnv+"=1")
-	out.await(t, "ready")
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	assert.Error(t, cmd.Wait())
-	assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", out)
-	assert.Regexp(t, "asked to end by (interrupt|terminated): 0", out.String())
-}
-
-func TestSuperviseSecondInterruptKills(t *testing.T) {
 	cmd, out, _ := startParent(t, "stubborn", Options{})
 	out.await(t, "ready")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
@@ -935,6 +868,7 @@ func TestSuperviseReportsTheOOMKiller(t *testing.T) {
 func TestUnsupervised(t *testing.T) {
 	var w *Worker
 	w.Alive(1)
+	w.Busy()()
 	assert.Zero(t, w.Status())
 	require.Error(t, w.Restart("reset"))
 	assert.NotErrorIs(t, w.Restart("reset"), ErrRestart)
@@ -951,17 +885,11 @@ func TestSuperviseMarkedByHand(t *testing.T) {
 }
 
 func TestAliveCostsLittle(t *testing.T) {
-	r, w, err := os.Pipe()
-	require.NoError(t, err)
-	defer r.Close()
-	defer w.Close()
-	fd := int(w.Fd())
-	require.NoError(t, syscall.SetNonblock(fd, true))
-	c := &Worker{began: time.Now(), fd: fd}
+	w, r := pipedWorker(t)
 	step := int64(0)
-	n := testing.AllocsPerRun(100_000, func() { step++; c.Alive(step) })
+	n := testing.AllocsPerRun(100_000, func() { step++; w.Alive(step) })
 	assert.Zero(t, n)
-	most := 2 + int(time.Since(c.began)/aliveEvery)
+	most := 2 + int(time.Since(w.began)/aliveEvery)
 	buffer := make([]byte, 1<<16)
 	got, err := r.Read(buffer)
 	require.NoError(t, err)
@@ -970,34 +898,27 @@ func TestAliveCostsLittle(t *testing.T) {
 
 	// A parent that does not read does not block the child.
 	for filled := false; !filled; {
-		_, err := syscall.Write(fd, buffer)
+		_, err := syscall.Write(w.fd, buffer)
 		filled = errors.Is(err, syscall.EAGAIN)
 	}
 	for range 100 {
-		c.sent.Store(0)
-		c.Alive(step)
+		w.sent.Store(0)
+		w.Alive(step)
 	}
-	runtime.KeepAlive(w)
 }
 
 func TestErrorOutOfMemory(t *testing.T) {
-	aborted := Crash{OutOfMemory: true, Cause: "killed by signal: aborted: what():  std::bad_alloc"}
-	killed, crashed := Crash{OutOfMemory: true, Cause: "killed by the kernel because memory ran out"},
-		Crash{Cause: "crashed"}
+	memory, crashed := Crash{OutOfMemory: true, Cause: "killed by the kernel because memory ran out"}, Crash{Cause: "crashed"}
 	for _, c := range []struct {
 		crashes []Crash
 		want    bool
 	}{
-		{nil, false}, {[]Crash{crashed}, false}, {[]Crash{killed}, true},
-		{[]Crash{killed, crashed}, false}, {[]Crash{killed, crashed, killed}, true},
-		{[]Crash{aborted}, true}, {[]Crash{killed, crashed, aborted}, true},
+		{nil, false}, {[]Crash{crashed}, false}, {[]Crash{memory}, true}, {[]Crash{memory, crashed}, false},
+		{[]Crash{memory, crashed, memory}, true},
 	} {
 		err := &Error{Code: 1, Text: "text", Crashes: c.crashes}
 		assert.Equal(t, c.want, err.OutOfMemory(), c.crashes)
-		assert.NotErrorIs(t, err, ErrRetry)
-		if c.want {
-			assert.ErrorContains(t, err, "the training needs more memory than is available")
-		}
+		assert.Equal(t, c.want, strings.Contains(err.Error(), "the training needs more memory than is available"))
 	}
 }
 

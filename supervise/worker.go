@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"steadyfit/internal/child"
@@ -122,7 +123,7 @@ func (w *Worker) Alive(step int64) {
 	var line [40]byte
 	// If the pipe is full, this sign of life is dropped; the next one suffices.
 	text := append(strconv.AppendInt(append(line[:0], `{"step":`...), step, 10), "}\n"...)
-	if write(w.fd, text) == nil && first {
+	if _, err := syscall.Write(w.fd, text); err == nil && first {
 		w.first.Store(true)
 	}
 }

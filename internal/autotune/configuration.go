@@ -71,12 +71,26 @@ func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 	if err != nil {
 		missing = oneDNN // the child gets this value instead of the present one
 	}
-	if c.Allocator == "" {
-		return missing, nil
+	var wanted []gpuopts.Variable
+	variable := func(name, value string) {
+		wanted = append(wanted, gpuopts.Variable{Name: name, Value: value, For: c.Allocator})
 	}
-	wanted, err := c.allocatorVariables()
-	if err != nil {
-		return nil, err
+	switch c.Allocator {
+	case "":
+	case tfprocess.Mmap:
+		if c.OneDNN != "off" {
+			variable("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
+		}
+		variable("MALLOC_MMAP_THRESHOLD_", strconv.Itoa(tfprocess.MmapThreshold))
+	default:
+		path, err := tfprocess.FindAllocator(c.Allocator)
+		if err != nil {
+			return nil, err
+		}
+		variable("LD_PRELOAD", path)
+		if c.Allocator == tfprocess.Jemalloc {
+			variable("MALLOC_CONF", tfprocess.JemallocKeeps)
+		}
 	}
 	_, preload, err := gpuopts.With(env, wanted)
 	return append(missing, preload...), err
@@ -86,25 +100,6 @@ func (c Configuration) Environment() (missing []gpuopts.Variable, err error) {
 // that its user may expect cached features.
 func Freezes(m *savedmodels.Model) bool {
 	return slices.ContainsFunc(m.Variables, func(v savedmodels.Variable) bool { return v.Frozen && len(v.Shape) > 1 })
-}
-
-func (c Configuration) allocatorVariables() (list []gpuopts.Variable, err error) {
-	variable := func(name, value string) {
-		list = append(list, gpuopts.Variable{Name: name, Value: value, For: c.Allocator})
-	}
-	if c.Allocator == tfprocess.Mmap {
-		if c.OneDNN != "off" {
-			variable("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
-		}
-		variable("MALLOC_MMAP_THRESHOLD_", strconv.Itoa(tfprocess.MmapThreshold))
-		return list, nil
-	}
-	path, err := tfprocess.FindAllocator(c.Allocator)
-	variable("LD_PRELOAD", path)
-	if c.Allocator == tfprocess.Jemalloc {
-		variable("MALLOC_CONF", tfprocess.JemallocKeeps)
-	}
-	return list, err
 }
 
 // Apply returns the options of a session with the configuration applied. The process must have

@@ -97,5 +97,5 @@ func Prefetch(ds data.Dataset, batch int, budgeted bool) int {
 	if budgeted {
 		return 2
 	}
-	return int(min(max((4<<20)/max(data.Prefetch(ds, 0).PassBytes(batch), 1), 2), 64))
+	return int(min(max((4<<20)/max(batchBytes(ds, batch), 1), 2), 64))
 }

@@ -37,7 +37,7 @@ func Choose(ctx context.Context, p Plan) (c Choice, err error) {
 		return Choice{}, err
 	}
 	switch {
-	case len(s.bases)+len(s.groups()) == 0:
+	case len(s.bases)+len(s.threads)+len(s.memories) == 0:
 		return Choice{Reason: "plain: the model and the options allow nothing else"}, nil
 	case p.Data.Len() < p.Batch:
 		return Choice{Reason: "plain: the data has no full batch to measure with"}, nil

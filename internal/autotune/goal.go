@@ -142,7 +142,8 @@ func Run(ctx context.Context, p *Plan, g Goal, until time.Time, done func(Measur
 		return r, err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
-	s := newSearch(g, append([][]Configuration{space.bases}, space.groups()...), plan.over)
+	// The groups that change memory most come first.
+	s := newSearch(g, [][]Configuration{space.bases, space.memories, space.threads, space.prefetch}, plan.over)
 	s.inexact = plan.inexact()
 	if err := s.run(ctx, t, until, done); err != nil {
 		return r, err

@@ -9,7 +9,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
-	"steadyfit/internal/dtype"
 	"steadyfit/internal/resolved"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/savedmodels"
@@ -59,7 +58,7 @@ type Plan struct {
 
 // least returns a lower bound of the time of a step: leastStep plus the time to copy the batch.
 func (p *Plan) least() time.Duration {
-	return leastStep + seconds(batchBytes(p.Data, p.Batch)/copiedBytes)
+	return leastStep + seconds(float64(batchBytes(p.Data, p.Batch))/copiedBytes)
 }
 
 // allowed returns the maximum time of the trials for a given time per step.
@@ -71,19 +70,7 @@ func (p *Plan) allowed(step time.Duration) time.Duration {
 }
 
 // batchBytes returns the size of a batch in bytes.
-func batchBytes(ds data.Dataset, batch int) (size float64) {
-	for _, f := range ds.Fields() {
-		n := float64(batch)
-		if t := dtype.ByName(f.Type); t != nil {
-			n *= float64(t.Size)
-		}
-		for _, d := range f.Shape {
-			n *= float64(d)
-		}
-		size += n
-	}
-	return size
-}
+func batchBytes(ds data.Dataset, batch int) int64 { return data.Prefetch(ds, 0).PassBytes(batch) }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
@@ -160,20 +147,10 @@ func (c Configuration) tooLate(o session.Options) error {
 }
 
 // space has the values from which configurations are composed: at most one of bases, and at most one of
-// each group of settings. The groups that change memory most come first.
+// each group of settings.
 type space struct {
 	bases                       []Configuration
 	prefetch, threads, memories []Configuration
-}
-
-// groups returns the groups of settings that are not empty.
-func (s space) groups() (groups [][]Configuration) {
-	for _, group := range [][]Configuration{s.memories, s.threads, s.prefetch} {
-		if len(group) > 0 {
-			groups = append(groups, group)
-		}
-	}
-	return groups
 }
 
 // fastSpace returns the values from which Choose composes configurations: those that the plan allows

@@ -164,7 +164,7 @@ func TestTrialWithAllocator(t *testing.T) {
 		defer c.end()
 		a, err := c.hear(time.Now().Add(maxTime))
 		require.NoError(t, err)
-		require.NoError(t, usable(a))
+		require.True(t, a.Finite)
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", c.PID()))
 		require.NoError(t, err)
 		assert.Equal(t, !configuration.Plain(), strings.Contains(string(maps), "libjemalloc.so.2"))
@@ -241,13 +241,9 @@ func TestTrialsThatFail(t *testing.T) {
 		defer c.end()
 		_, err := c.hear(time.Now().Add(maxTime))
 		require.NoError(t, err)
-		// The parent ends while the child runs steps for an hour.
-		_, err = fmt.Fprintln(c.Requests, 3600)
-		require.NoError(t, err)
 		require.NoError(t, c.Requests.Close())
 		require.True(t, c.Wait(time.Minute))
-		exit := c.End(nil)
-		assert.Zero(t, exit.Code)
+		assert.Contains(t, c.End(nil).Cause, "request: EOF")
 		c.Process = nil
 	})
 	t.Run("interrupted", func(t *testing.T) {

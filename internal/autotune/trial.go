@@ -15,7 +15,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"steadyfit/data"
@@ -114,7 +113,6 @@ func runTrial(ctx context.Context) (err error) {
 			err = errors.Join(err, parent.Send(answer{Failure: err.Error()}))
 		}
 	}()
-	requests := listen(parent.Requests)
 	t, err := begin(ctx, s)
 	if err != nil {
 		return err
@@ -126,36 +124,18 @@ func runTrial(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	for {
+	for requests := json.NewDecoder(parent.Requests); ; {
 		if err := parent.Send(a); err != nil {
 			return err
 		}
 		var seconds float64
-		if err := json.Unmarshal(<-requests, &seconds); err != nil {
-			return fmt.Errorf("request: %w", err)
+		if err := requests.Decode(&seconds); err != nil {
+			return fmt.Errorf("request: %w", err) // io.EOF: the parent has ended
 		}
 		if a, err = t.run(ctx, seconds); err != nil {
 			return err
 		}
 	}
-}
-
-// listen reads the requests. When the parent has ended, it exits at once, even during a long
-// execution.
-func listen(from io.Reader) <-chan []byte {
-	requests := make(chan []byte, 1)
-	go func() {
-		for in := bufio.NewReader(from); ; {
-			line, err := in.ReadBytes('\n')
-			if err != nil {
-				// The process is a trial, and has nothing to save. With the race detector, os.Exit calls
-				// exit(3), whose destructors crash while TensorFlow computes.
-				syscall.Exit(0)
-			}
-			requests <- line
-		}
-	}()
-	return requests
 }
 
 // warmUp is the number of executions before the first round: TensorFlow rewrites and compiles

@@ -97,14 +97,6 @@ func newTrials(p *Plan, until time.Time, rounds int) (*Trials, error) {
 	return t, err
 }
 
-// usable returns an error for an answer whose loss is not finite.
-func usable(a answer) error {
-	if !a.Finite {
-		return errNotFinite
-	}
-	return nil
-}
-
 // begin writes the data, and starts the reference, unless that is done.
 func (t *Trials) begin(ctx context.Context) error {
 	if t.reference != nil {
@@ -140,9 +132,9 @@ func (t *Trials) startReference(ctx context.Context) error {
 	t.warm = time.Since(start)
 	if err == nil {
 		// The first round does not count. It shows how long the trials may take.
-		first, err = t.reference.ask(t.until, roundSeconds)
+		first, err = t.round(t.reference, roundSeconds)
 	}
-	if err = cmp.Or(err, usable(first)); err != nil {
+	if err != nil {
 		return fmt.Errorf("%v steps: %w", t.compared, cmp.Or(context.Cause(ctx), err))
 	}
 	t.steps = append(t.steps, first.Step)
@@ -239,11 +231,11 @@ func (t *Trials) compare(other trial, c Configuration) (Measurement, error) {
 	return summarize(c, steps, beside), nil
 }
 
-// round runs a round.
+// round runs a round. A loss that is not finite is an error.
 func (t *Trials) round(one trial, seconds float64) (answer, error) {
 	a, err := one.ask(t.until, seconds)
-	if err == nil {
-		err = usable(a)
+	if err == nil && !a.Finite {
+		err = errNotFinite
 	}
 	return a, err
 }

@@ -33,6 +33,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"steadyfit/internal/cgroup"
 )
 
@@ -63,13 +65,15 @@ type Process struct {
 	// Requests is written by the parent and read by the child. Its end means that the parent has
 	// ended.
 	Requests *os.File
+	// Messages has the lines that the child writes. It is closed at the end of the messages.
+	Messages chan []byte
+	// Exited is closed when the child has ended.
+	Exited chan struct{}
 	// Log is the end of the child's standard error. It is complete after End.
 	Log Tail
 
 	cmd           *exec.Cmd
 	messages, log *os.File
-	lines         chan []byte
-	exited        chan struct{}
 	copied        chan struct{}
 	release       func() bool
 	oom           cgroup.OOMCounter
@@ -82,18 +86,16 @@ type Process struct {
 
 type Exit struct {
 	Time time.Time
-	// Code is the exit code; -1 after a signal. Go converts SIGSEGV and SIGABRT, also of C code, to
-	// exit code 2.
-	Code   int
-	Signal syscall.Signal
-	// Killed is true after Process.Kill. OOMKilled is true if the kernel killed the child for lack
-	// of memory.
-	Killed, OOMKilled bool
-	// OutOfMemory is true if OOMKilled is true, or after a crash that followed a failed allocation.
+	// OutOfMemory is true if the kernel killed the child for lack of memory, or after a crash that followed a
+	// failed allocation.
 	OutOfMemory bool
-	// Cause describes the end in words, with the line of the log that names the cause.
+	// Cause describes the end in words, with the line of the log that names the cause. Go converts SIGSEGV and
+	// SIGABRT, also of C code, to exit code 2.
 	Cause string
 }
+
+// self is the running executable, even if its file was replaced.
+const self = "/proc/self/exe"
 
 // Start starts a child. The child is killed when ctx ends.
 func Start(ctx context.Context, c Command) (_ *Process, err error) {
@@ -111,7 +113,7 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{lines: make(chan []byte), exited: make(chan struct{}), copied: make(chan struct{})}
+	p := &Process{Messages: make(chan []byte), Exited: make(chan struct{}), copied: make(chan struct{})}
 	var messages, requests, log *os.File // the ends of the child
 	p.messages, messages, err = os.Pipe()
 	if err == nil {
@@ -141,7 +143,7 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 		return nil, fmt.Errorf("cannot start %s: %w", path, err)
 	}
 	p.release = context.AfterFunc(ctx, func() { _ = p.Kill(context.Cause(ctx).Error()) })
-	go func() { defer close(p.exited); await(p.cmd) }()
+	go p.await()
 	go p.read()
 	go func() {
 		defer close(p.copied)
@@ -155,47 +157,48 @@ func Start(ctx context.Context, c Command) (_ *Process, err error) {
 }
 
 func (p *Process) read() {
-	defer close(p.lines)
+	defer close(p.Messages)
 	for r := bufio.NewReader(p.messages); ; {
 		line, err := r.ReadBytes('\n')
 		if err != nil {
 			return
 		}
-		p.lines <- line
+		p.Messages <- line
+	}
+}
+
+// await closes Exited when the child has ended. Its process ID stays reserved until cmd.Wait.
+func (p *Process) await() {
+	defer close(p.Exited)
+	for {
+		err := unix.Waitid(unix.P_PID, p.PID(), nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return // cmd.Wait waits instead
+		}
 	}
 }
 
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Messages returns the lines that the child writes. The channel is closed at the end of the messages.
-func (p *Process) Messages() <-chan []byte { return p.lines }
-
-// Exited returns a channel that is closed when the child has ended.
-func (p *Process) Exited() <-chan struct{} { return p.exited }
-
 // Receive returns the next message, io.EOF at the end, or ErrDeadline.
 func (p *Process) Receive(until time.Time) ([]byte, error) {
-	late := time.NewTimer(time.Until(until))
-	defer late.Stop()
 	select {
-	case line, ok := <-p.lines:
+	case line, ok := <-p.Messages:
 		if !ok {
 			return nil, io.EOF
 		}
 		return line, nil
-	case <-late.C:
+	case <-time.After(time.Until(until)):
 		return nil, ErrDeadline
 	}
 }
 
 // Wait reports whether the child ends within a time.
 func (p *Process) Wait(within time.Duration) bool {
-	late := time.NewTimer(within)
-	defer late.Stop()
 	select {
-	case <-p.exited:
+	case <-p.Exited:
 		return true
-	case <-late.C:
+	case <-time.After(within):
 		return false
 	}
 }
@@ -219,12 +222,23 @@ func (p *Process) Kill(reason string) error {
 	return killGroup(p.PID())
 }
 
+// killGroup kills all processes of a group, or does nothing if the group is empty.
+func killGroup(pid int) error {
+	if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return os.NewSyscallError("kill", err)
+	}
+	return nil
+}
+
+// KillSelf kills this process and its process group.
+func KillSelf() error { return killGroup(os.Getpid()) }
+
 // End kills the rest of the child's process group and returns how the child ended. It passes the
 // remaining messages to hear, which may be nil.
 func (p *Process) End(hear func(line []byte)) Exit {
 	p.release()
 	_ = p.Kill("")
-	<-p.exited
+	<-p.Exited
 	p.mu.Lock()
 	_ = killGroup(p.PID()) // the child may have started processes just before its end
 	_ = p.cmd.Wait()       // ProcessState contains the result
@@ -235,7 +249,7 @@ func (p *Process) End(hear func(line []byte)) Exit {
 	// A process that has left the group may keep the pipes open.
 	_ = p.messages.SetReadDeadline(now.Add(time.Second))
 	_ = p.log.SetReadDeadline(now.Add(time.Second))
-	for line := range p.lines {
+	for line := range p.Messages {
 		if hear != nil {
 			hear(line)
 		}
@@ -255,26 +269,23 @@ func (p *Process) exit(now time.Time) Exit {
 	p.mu.Lock()
 	reason := p.killed
 	p.mu.Unlock()
-	e := Exit{Time: now, Code: p.cmd.ProcessState.ExitCode()}
-	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && e.Code < 0 {
-		e.Signal = status.Signal()
-	}
+	e := Exit{Time: now}
+	status, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	kills, counted := p.oom.New()
-	killed := e.Signal == syscall.SIGKILL
+	killed := status.Signaled() && status.Signal() == syscall.SIGKILL
 	switch {
 	case killed && reason != "":
-		e.Killed, e.Cause = true, reason
+		e.Cause = reason
 	case killed && kills > 0:
-		e.OOMKilled, e.OutOfMemory = true, true
-		e.Cause = "killed by the kernel because memory ran out"
+		e.OutOfMemory, e.Cause = true, "killed by the kernel because memory ran out"
 	case killed && counted:
 		e.Cause = "killed by SIGKILL, but not by the kernel for lack of memory"
 	case killed:
 		e.Cause = "killed by SIGKILL, which the kernel sends when memory runs out"
-	case e.Code < 0:
-		e.Cause = "killed by signal: " + e.Signal.String()
+	case status.Signaled():
+		e.Cause = "killed by signal: " + status.Signal().String()
 	default:
-		e.Cause = fmt.Sprintf("crashed with exit code %d", e.Code)
+		e.Cause = fmt.Sprintf("crashed with exit code %d", status.ExitStatus())
 	}
 	if killed {
 		return e
@@ -316,4 +327,17 @@ func (p *Parent) Send(message any) error {
 		_, err = p.Messages.Write(append(line, '\n'))
 	}
 	return err
+}
+
+// inherited opens a pipe that the parent passed to this process. Writes to the raw descriptor do not block.
+func inherited(fd int) (*os.File, error) {
+	var stat syscall.Stat_t
+	if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
+		return nil, fmt.Errorf("file descriptor %d was not opened by a parent process", fd)
+	}
+	syscall.CloseOnExec(fd)
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd), fmt.Sprintf("file descriptor %d", fd)), nil
 }
