@@ -85,11 +85,14 @@ func (o Checkpoint) Hook() Hook {
 	} else if o.EveryEpochs == 0 {
 		c.epochPeriod = 1
 	}
-	return Hook{
+	h := Hook{
 		Name: "checkpoint", StepEvery: every, Priority: priorityCheckpoint, local: true,
 		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end,
-		metric: c.finder("Checkpoint.Best"),
 	}
+	if o.Best != "" {
+		h.metric = c.finder("Checkpoint.Best")
+	}
+	return h
 }
 
 type checkpointer struct {
@@ -121,8 +124,7 @@ type writing struct {
 }
 
 func (c *checkpointer) load(state json.RawMessage) error {
-	c.bestOne = nil
-	c.monitor.reset()
+	c.bestOne, c.monitor.Best = nil, nil
 	if state == nil || c.metric == "" {
 		return nil
 	}
@@ -155,7 +157,7 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 		}
 	}
 	if c.metric != "" {
-		if err := c.monitor.check("Checkpoint.Best", s); err != nil {
+		if err := c.monitor.check("Checkpoint.Best"); err != nil {
 			return err
 		}
 	} else if c.RestoreBest {
@@ -191,8 +193,7 @@ func (c *checkpointer) start(ctx context.Context, s *State) error {
 func (c *checkpointer) findBest(s *State) error {
 	if c.bestOne != nil && files.IsMissing(c.bestPath()) {
 		s.Log.Warn("the best checkpoint is gone", "checkpoint", c.bestPath())
-		c.bestOne = nil
-		c.monitor.reset()
+		c.bestOne, c.monitor.Best = nil, nil
 	}
 	if c.RestoreBest && c.bestOne == nil && slices.ContainsFunc(s.History.Records, func(r Record) bool {
 		value, ok := r.Metrics.Get(c.metric)

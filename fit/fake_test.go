@@ -345,7 +345,7 @@ func checkpointName(step int64) string { return fmt.Sprintf("ckpt-%d", step) }
 func readState(path string) (state savedState, err error) {
 	text, err := os.ReadFile(filepath.Join(path, stateFile))
 	if err == nil {
-		err = checkpoint.Decode(text, &state)
+		_, err = checkpoint.Decode(text, &state)
 	}
 	return state, err
 }

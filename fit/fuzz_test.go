@@ -28,7 +28,7 @@ func FuzzState(f *testing.F) {
 		for _, raw := range [][]byte{raw, sealed} {
 			var state savedState
 			var err error
-			testkit.Allocates(t, 1<<20+perByte*len(raw), func() { err = checkpoint.Decode(raw, &state) })
+			testkit.Allocates(t, 1<<20+perByte*len(raw), func() { _, err = checkpoint.Decode(raw, &state) })
 			if err != nil {
 				require.ErrorIs(t, err, checkpoint.ErrTorn)
 				continue
@@ -40,7 +40,7 @@ func FuzzState(f *testing.F) {
 				written[i], err = checkpoint.Encode(state)
 				require.NoError(t, err)
 				state = savedState{}
-				err = checkpoint.Decode(written[i], &state)
+				_, err = checkpoint.Decode(written[i], &state)
 				require.NoError(t, err)
 			}
 			require.Equal(t, string(written[1]), string(written[2]))

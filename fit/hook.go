@@ -156,10 +156,6 @@ func (s *State) LearningRate() (rate float64, ok bool) {
 	return s.run.rate, s.run.loop.LearningRate != nil
 }
 
-// ScaleLearningRate multiplies the rates of all later epochs by factor. Factors accumulate, and checkpoints
-// store their product. It is for Hook.Epoch.
-func (s *State) ScaleLearningRate(factor float64) { s.RateScale *= factor }
-
 func checkHooks(hooks []Hook) ([]Hook, error) {
 	sorted := slices.Clone(hooks)
 	slices.SortStableFunc(sorted, func(a, b Hook) int { return cmp.Compare(a.Priority, b.Priority) })

@@ -34,37 +34,40 @@ func guessMode(metric string) string {
 	return ""
 }
 
+// monitor compares the values of a metric. Its exported fields are the state of a hook in checkpoints.
 type monitor struct {
 	metric   string
 	mode     string
 	patience int
 	minDelta float64
 
-	// known is true if there is a best value.
-	known bool
-	best  float64
+	// Best is nil if there is no best value yet.
+	Best *number `json:"best,omitempty"`
+	// Wait is the number of epochs without improvement.
+	Wait int `json:"wait"`
+	// Stopped is the epoch after which EarlyStop stopped the run, or 0.
+	Stopped int `json:"stopped,omitempty"`
+	// Cooling is the number of epochs that ReduceOnPlateau still ignores.
+	Cooling int `json:"cooldown,omitempty"`
 }
 
-func (m *monitor) reset() { m.known, m.best = false, 0 }
+func (m *monitor) set(value float64) { m.Best = (*number)(&value) }
 
-func (m *monitor) set(value float64) { m.known, m.best = true, value }
-
-func (m *monitor) state() *number {
-	if !m.known {
+func (m *monitor) load(state json.RawMessage) error {
+	m.Best, m.Wait, m.Stopped, m.Cooling = nil, 0, 0, 0
+	if state == nil {
 		return nil
 	}
-	best := number(m.best)
-	return &best
+	if err := json.Unmarshal(state, m); err != nil {
+		return fmt.Errorf("reading its state: %w", err)
+	}
+	return nil
 }
 
-func (m *monitor) setState(best *number) {
-	if m.reset(); best != nil {
-		m.set(float64(*best))
-	}
-}
+func (m *monitor) save() (json.RawMessage, error) { return json.Marshal(m) }
 
 func (m *monitor) improves(value float64) bool {
-	return (!m.known && !math.IsNaN(value)) || (m.known && m.beats(value, m.best))
+	return m.Best == nil && !math.IsNaN(value) || m.Best != nil && m.beats(value, float64(*m.Best))
 }
 
 // beats reports whether value is better than other by more than minDelta. NaN is never better.
@@ -76,31 +79,22 @@ func (m *monitor) beats(value, other float64) bool {
 	return value+delta < other
 }
 
-func (m *monitor) find(name string, available []string, validates bool) error {
-	if slices.Contains(available, m.metric) {
-		return nil
-	}
-	remedy := "use one of " + strings.Join(available, ", ")
-	if strings.HasPrefix(m.metric, validationPrefix) && !validates {
-		remedy += ", or set {Loop.Validation} to have validation metrics"
-	}
-	return &option.Error{Option: name, Value: m.metric, Reason: "there is no such metric", Fix: remedy}
-}
-
+// finder returns the function Hook.metric for the option with a name.
 func (m *monitor) finder(name string) func([]string, bool) error {
 	return func(available []string, validates bool) error {
-		if m.metric == "" {
+		if slices.Contains(available, m.metric) {
 			return nil
 		}
-		return m.find(name, available, validates)
+		remedy := "use one of " + strings.Join(available, ", ")
+		if strings.HasPrefix(m.metric, validationPrefix) && !validates {
+			remedy += ", or set {Loop.Validation} to have validation metrics"
+		}
+		return &option.Error{Option: name, Value: m.metric, Reason: "there is no such metric", Fix: remedy}
 	}
 }
 
-// check returns an error if the run lacks the metric, and sets the mode if it is empty.
-func (m *monitor) check(name string, s *State) error {
-	if err := m.find(name, s.available(), s.run.loop.Validation != nil); err != nil {
-		return err
-	}
+// check checks the options of the hook, and sets the mode if it is empty.
+func (m *monitor) check(name string) error {
 	if m.patience < 0 {
 		return &option.Error{Option: name, Value: m.metric,
 			Reason: fmt.Sprintf("the patience is %d, expected at least 0", m.patience)}
@@ -153,51 +147,24 @@ func (o EarlyStop) Hook() Hook {
 type earlyStop struct {
 	EarlyStop
 	monitor
-	wait, stopped int
-}
-
-type earlyStopState struct {
-	Best *number `json:"best,omitempty"`
-	Wait int     `json:"wait"`
-	// Stopped is the epoch after which the hook stopped the run, or 0.
-	Stopped int `json:"stopped"`
-}
-
-func (e *earlyStop) load(state json.RawMessage) error {
-	e.reset()
-	e.wait, e.stopped = 0, 0
-	if state == nil {
-		return nil
-	}
-	var loaded earlyStopState
-	if err := json.Unmarshal(state, &loaded); err != nil {
-		return fmt.Errorf("reading its state: %w", err)
-	}
-	e.setState(loaded.Best)
-	e.wait, e.stopped = loaded.Wait, loaded.Stopped
-	return nil
-}
-
-func (e *earlyStop) save() (json.RawMessage, error) {
-	return json.Marshal(earlyStopState{Best: e.state(), Wait: e.wait, Stopped: e.stopped})
 }
 
 func (e *earlyStop) start(_ context.Context, s *State) error {
-	if err := e.monitor.check("EarlyStop", s); err != nil {
+	if err := e.monitor.check("EarlyStop"); err != nil {
 		return err
 	}
-	if e.stopped > 0 {
-		if e.wait >= e.patience {
+	if e.Stopped > 0 {
+		if e.Wait >= e.patience {
 			s.Finish(e.reason())
 		} else {
-			e.stopped = 0
+			e.Stopped = 0
 		}
 	}
 	return nil
 }
 
 func (e *earlyStop) reason() string {
-	return fmt.Sprintf("early stop after epoch %d: %s has not improved for %d epochs", e.stopped, e.metric, e.wait)
+	return fmt.Sprintf("early stop after epoch %d: %s has not improved for %d epochs", e.Stopped, e.metric, e.Wait)
 }
 
 func (e *earlyStop) epoch(_ context.Context, s *State) error {
@@ -205,16 +172,16 @@ func (e *earlyStop) epoch(_ context.Context, s *State) error {
 	if !ok || s.Epoch <= e.StartFrom {
 		return nil
 	}
-	e.wait++
+	e.Wait++
 	if e.improves(value) {
 		e.set(value)
 		if e.Baseline == nil || e.beats(value, *e.Baseline) {
-			e.wait = 0
+			e.Wait = 0
 		}
 		return nil
 	}
-	if e.wait >= e.patience && s.Epoch > 1 {
-		e.stopped = s.Epoch
+	if e.Wait >= e.patience && s.Epoch > 1 {
+		e.Stopped = s.Epoch
 		s.Finish(e.reason())
 	}
 	return nil
@@ -255,36 +222,10 @@ func (o ReduceOnPlateau) Hook() Hook {
 type plateau struct {
 	ReduceOnPlateau
 	monitor
-	wait, cooling int
-}
-
-type plateauState struct {
-	Best    *number `json:"best,omitempty"`
-	Wait    int     `json:"wait"`
-	Cooling int     `json:"cooldown"`
-}
-
-func (p *plateau) load(state json.RawMessage) error {
-	p.reset()
-	p.wait, p.cooling = 0, 0
-	if state == nil {
-		return nil
-	}
-	var loaded plateauState
-	if err := json.Unmarshal(state, &loaded); err != nil {
-		return fmt.Errorf("reading its state: %w", err)
-	}
-	p.setState(loaded.Best)
-	p.wait, p.cooling = loaded.Wait, loaded.Cooling
-	return nil
-}
-
-func (p *plateau) save() (json.RawMessage, error) {
-	return json.Marshal(plateauState{Best: p.state(), Wait: p.wait, Cooling: p.cooling})
 }
 
 func (p *plateau) start(_ context.Context, s *State) error {
-	if err := p.monitor.check("ReduceOnPlateau", s); err != nil {
+	if err := p.monitor.check("ReduceOnPlateau"); err != nil {
 		return err
 	}
 	if _, ok := s.LearningRate(); !ok {
@@ -306,25 +247,25 @@ func (p *plateau) epoch(_ context.Context, s *State) error {
 	if !ok {
 		return nil
 	}
-	if p.cooling > 0 {
-		p.cooling--
-		p.wait = 0
+	if p.Cooling > 0 {
+		p.Cooling--
+		p.Wait = 0
 	}
 	if p.improves(value) {
 		p.set(value)
-		p.wait = 0
+		p.Wait = 0
 		return nil
 	}
-	if p.cooling > 0 {
+	if p.Cooling > 0 {
 		return nil
 	}
-	p.wait++
+	p.Wait++
 	rate, _ := s.LearningRate()
-	if p.wait < p.patience || rate <= p.MinRate {
+	if p.Wait < p.patience || rate <= p.MinRate {
 		return nil
 	}
-	s.ScaleLearningRate(max(p.Factor, p.MinRate/rate))
+	s.RateScale *= max(p.Factor, p.MinRate/rate) // of all later epochs
 	s.Event("learning_rate")
-	p.cooling, p.wait = p.Cooldown, 0
+	p.Cooling, p.Wait = p.Cooldown, 0
 	return nil
 }

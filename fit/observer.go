@@ -233,54 +233,36 @@ type Scalar struct {
 // (keras/src/callbacks/tensorboard.py, Keras 3.15): epoch_NAME, whose step is the number of the epoch
 // from 0, and for a validation evaluation_NAME_vs_iterations, whose step is the train step. Times,
 // shares and memory in bytes have the names time/NAME and memory/NAME, at the train step.
-func (r *Record) Scalars() []Scalar {
-	l := scalarList{step: int64(r.Epoch) - 1}
+func (r *Record) Scalars() (list []Scalar) {
+	epoch := int64(r.Epoch) - 1
+	add := func(name string, step int64, value float64) {
+		list = append(list, Scalar{Run: "train", Name: name, Step: step, Value: value})
+	}
 	for _, m := range r.Metrics {
 		if name, validates := strings.CutPrefix(m.Name, validationPrefix); validates {
-			l.list = append(l.list, Scalar{Run: "validation", Name: "epoch_" + name, Step: l.step, Value: m.Value})
+			list = append(list, Scalar{Run: "validation", Name: "epoch_" + name, Step: epoch, Value: m.Value},
+				Scalar{Run: "validation", Name: "evaluation_" + name + "_vs_iterations", Step: r.Step, Value: m.Value})
 		} else {
-			l.add("epoch_"+m.Name, m.Value)
+			add("epoch_"+m.Name, epoch, m.Value)
 		}
 	}
 	if r.LearningRate != nil {
-		l.add("epoch_learning_rate", *r.LearningRate)
+		add("epoch_learning_rate", epoch, *r.LearningRate)
 	}
 	if r.StepsPerSecond > 0 {
-		l.add("epoch_steps_per_second", r.StepsPerSecond)
-	}
-	l.step = r.Step
-	for _, m := range r.Metrics {
-		if name, validates := strings.CutPrefix(m.Name, validationPrefix); validates {
-			l.list = append(l.list, Scalar{Run: "validation", Name: "evaluation_" + name + "_vs_iterations", Step: l.step,
-				Value: m.Value})
-		}
-	}
-	if r.StepsPerSecond > 0 {
-		l.add("time/step_seconds", 1/r.StepsPerSecond)
+		add("epoch_steps_per_second", epoch, r.StepsPerSecond)
+		add("time/step_seconds", r.Step, 1/r.StepsPerSecond)
 	}
 	if r.DataWait != nil {
-		l.add("time/data_wait", *r.DataWait)
+		add("time/data_wait", r.Step, *r.DataWait)
 	}
-	l.memory(r.Memory, r.GPU)
-	return l.list
-}
-
-type scalarList struct {
-	list []Scalar
-	step int64
-}
-
-func (l *scalarList) add(name string, value float64) {
-	l.list = append(l.list, Scalar{Run: "train", Name: name, Step: l.step, Value: value})
-}
-
-func (l *scalarList) memory(u memory.Usage, gpu memory.Reading) {
 	for _, layer := range []struct {
 		name string
 		memory.Reading
-	}{{"rss", u.RSS}, {"anon", u.Anon}, {"file", u.File}, {"peak", u.Peak}, {"gpu", gpu}} {
+	}{{"rss", r.Memory.RSS}, {"anon", r.Memory.Anon}, {"file", r.Memory.File}, {"peak", r.Memory.Peak}, {"gpu", r.GPU}} {
 		if layer.OK {
-			l.add("memory/"+layer.name, float64(layer.Bytes))
+			add("memory/"+layer.name, r.Step, float64(layer.Bytes))
 		}
 	}
+	return list
 }

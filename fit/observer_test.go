@@ -202,9 +202,9 @@ func TestScalars(t *testing.T) {
 	}
 	require.Equal(t, []Scalar{
 		{"train", "epoch_loss", 2, 1}, {"train", "epoch_accuracy", 2, 2}, {"validation", "epoch_loss", 2, 3},
-		{"train", "epoch_learning_rate", 2, 0.5}, {"train", "epoch_steps_per_second", 2, 4},
-		{"validation", "evaluation_loss_vs_iterations", 30, 3},
-		{"train", "time/step_seconds", 30, 0.25}, {"train", "time/data_wait", 30, 0.25},
+		{"validation", "evaluation_loss_vs_iterations", 30, 3}, {"train", "epoch_learning_rate", 2, 0.5},
+		{"train", "epoch_steps_per_second", 2, 4}, {"train", "time/step_seconds", 30, 0.25},
+		{"train", "time/data_wait", 30, 0.25},
 		{"train", "memory/rss", 30, 5}, {"train", "memory/peak", 30, 6}, {"train", "memory/gpu", 30, 7},
 	}, r.Scalars())
 }

@@ -71,18 +71,49 @@ func (l *Loop) Check(ds data.Dataset, train, evaluate []string) error {
 	if err := l.check(ds); err != nil {
 		return err
 	}
-	available, err := metricNames(train, "", "train")
-	if err == nil && l.Validation != nil {
-		var names []string
-		names, err = metricNames(evaluate, validationPrefix, "evaluate")
-		available = append(available, names...)
+	_, _, err := l.metrics(train, evaluate)
+	return err
+}
+
+// metrics returns the names in records of the metrics of a session, and checks those that hooks use.
+func (l *Loop) metrics(train, evaluate []string) (trained, validated []string, err error) {
+	if trained, err = metricNames(train, "", "train"); err != nil {
+		return nil, nil, err
 	}
-	for _, h := range l.hooks {
-		if err == nil && h.metric != nil {
-			err = h.metric(available, l.Validation != nil)
+	if l.Validation != nil {
+		if validated, err = l.validationMetrics(trained, evaluate); err != nil {
+			return nil, nil, err
 		}
 	}
-	return err
+	for _, h := range l.hooks {
+		if h.metric == nil {
+			continue
+		}
+		if err := h.metric(slices.Concat(trained, validated), l.Validation != nil); err != nil {
+			return nil, nil, err
+		}
+	}
+	return trained, validated, nil
+}
+
+func (l *Loop) validationMetrics(trained, evaluate []string) ([]string, error) {
+	v := l.Validation
+	switch {
+	case len(evaluate) == 0:
+		return nil, &option.Error{Option: "Loop.Validation", Reason: "the model has no evaluate signature",
+			Fix: "export the model with one, or train without validation"}
+	case v.Len() < 1:
+		return nil, &option.Error{Option: "Loop.Validation", Reason: v.Name() + " has no samples",
+			Fix: "use a dataset with at least one"}
+	}
+	validated, err := metricNames(evaluate, validationPrefix, "evaluate")
+	for _, name := range validated {
+		if slices.Contains(trained, name) {
+			return nil, &option.Error{Option: "Loop.Validation", Reason: name + " is a metric of the train signature already",
+				Fix: "give that output of the model a name that does not begin with " + validationPrefix}
+		}
+	}
+	return validated, err
 }
 
 func newRun(l *Loop, ds data.Dataset) (*run, error) {
@@ -115,16 +146,14 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 			r.stepHooks = append(r.stepHooks, h)
 		}
 	}
-	outputs := l.Session.TrainMetrics()
-	names, err := metricNames(outputs, "", "train")
+	outputs, evaluated := l.Session.TrainMetrics(), l.Session.EvaluateMetrics()
+	names, validated, err := l.metrics(outputs, evaluated)
 	if err != nil {
 		return nil, err
 	}
 	r.train = newScalars(l.Session, outputs, names)
 	if l.Validation != nil {
-		if err := r.prepareValidation(); err != nil {
-			return nil, err
-		}
+		r.validation = newScalars(l.Session, evaluated, validated)
 	}
 	batches := r.batchesPerPass()
 	steps := cmp.Or(l.StepsPerEpoch, batches)
@@ -141,29 +170,4 @@ func newRun(l *Loop, ds data.Dataset) (*run, error) {
 		r.state.Log = slog.New(slog.DiscardHandler)
 	}
 	return r, nil
-}
-
-func (r *run) prepareValidation() error {
-	v := r.loop.Validation
-	outputs := r.loop.Session.EvaluateMetrics()
-	if len(outputs) == 0 {
-		return &option.Error{Option: "Loop.Validation", Reason: "the model has no evaluate signature",
-			Fix: "export the model with one, or train without validation"}
-	}
-	if v.Len() < 1 {
-		return &option.Error{Option: "Loop.Validation", Reason: v.Name() + " has no samples",
-			Fix: "use a dataset with at least one"}
-	}
-	names, err := metricNames(outputs, validationPrefix, "evaluate")
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if slices.Contains(r.train.names, name) {
-			return &option.Error{Option: "Loop.Validation", Reason: name + " is a metric of the train signature already",
-				Fix: "give that output of the model a name that does not begin with " + validationPrefix}
-		}
-	}
-	r.validation = newScalars(r.loop.Session, outputs, names)
-	return nil
 }

@@ -1,18 +1,18 @@
 package fit
 
 import (
-	"archive/tar"
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/contract"
@@ -35,53 +35,47 @@ func followers(hooks []Hook) []Hook {
 	return slices.DeleteFunc(slices.Clone(hooks), func(h Hook) bool { return h.local })
 }
 
-// settings returns the options that decide which steps a rank runs, apart from those that identify
-// checkpoints. All ranks must have the same options.
-func (r *run) settings() ([]byte, error) {
+// sameSettings returns an error if the options that decide which steps a rank runs, apart from those that
+// identify checkpoints, differ from those of the first rank.
+func (r *run) sameSettings() error {
 	l := r.loop
-	all := map[string]any{
-		"{Loop.Batch}": l.Batch, "{Loop.Epochs}": l.Epochs, "{Loop.InitialEpoch}": l.InitialEpoch,
-		"{Loop.StepsPerEpoch}":   r.state.StepsPerEpoch,
-		"{Loop.ValidationEvery}": l.ValidationEvery,
-		"{Loop.Validation}":      l.Validation != nil,
+	own := map[string]string{
+		"{Loop.Batch}": strconv.Itoa(l.Batch), "{Loop.Epochs}": strconv.Itoa(l.Epochs),
+		"{Loop.InitialEpoch}":    strconv.Itoa(l.InitialEpoch),
+		"{Loop.StepsPerEpoch}":   strconv.Itoa(r.state.StepsPerEpoch),
+		"{Loop.ValidationEvery}": strconv.Itoa(l.ValidationEvery),
+		"{Loop.Validation}":      strconv.FormatBool(l.Validation != nil),
 	}
 	for _, h := range r.hooks {
 		if h.settings != nil {
-			all["hook "+h.Name] = h.settings
+			text, err := json.Marshal(h.settings)
+			if err != nil {
+				return err
+			}
+			own["hook "+h.Name] = string(text)
 		}
 	}
-	return json.Marshal(all)
-}
-
-// sameSettings returns an error if the settings of this rank differ from the settings of the first
-// rank.
-func (r *run) sameSettings() error {
-	own, err := r.settings()
-	if err != nil {
-		return err
+	text, err := json.Marshal(own)
+	if err == nil {
+		text, err = r.ranks.Share(text, 0)
 	}
-	text, err := r.ranks.Share(own, 0)
-	if err != nil {
-		return err
+	var first map[string]string
+	if err == nil {
+		err = json.Unmarshal(text, &first)
 	}
-	var here, first map[string]json.RawMessage
-	if err := errors.Join(json.Unmarshal(own, &here), json.Unmarshal(text, &first)); err != nil {
+	if err != nil {
 		return fmt.Errorf("comparing the ranks: %w", err)
 	}
-	keys := maps.Clone(first)
-	maps.Copy(keys, here)
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if !bytes.Equal(here[key], first[key]) {
-			return otherRank(key, cmp.Or(string(here[key]), "absent"), cmp.Or(string(first[key]), "absent"))
-		}
+	if found := differences(first, own); len(found) > 0 {
+		return otherRank(found[0])
 	}
 	return nil
 }
 
-// otherRank returns the error for a setting that has other values on the first rank.
-func otherRank(key, here, first string) error {
-	return &option.Error{Option: "Options.Cluster", Reason: fmt.Sprintf("this rank has %s %s, and rank 0 has %s", key,
-		here, first), Fix: "give all ranks the same options and data"}
+// otherRank returns the error for a setting that has another value on the first rank.
+func otherRank(d difference) error {
+	return &option.Error{Option: "Options.Cluster", Reason: fmt.Sprintf("this rank has %s %s, and rank 0 has %s", d.key,
+		orAbsent(d.run), orAbsent(d.checkpoint)), Fix: "give all ranks the same options and data"}
 }
 
 // together returns ctx if this process trains alone. With several ranks, it returns a context that
@@ -144,8 +138,7 @@ func (r *run) takeOver(ctx context.Context, differ error) (started int, err erro
 	}
 	var mismatch *mismatchError
 	if errors.As(err, &mismatch) {
-		d := mismatch.differences[0]
-		err = otherRank(d.key, orAbsent(d.run), orAbsent(d.checkpoint))
+		err = otherRank(mismatch.differences[0])
 	}
 	if err = join(err, r.lock.Release(), remove()); err != nil {
 		_, _ = r.ranks.Gather(1) // the error of this rank matters more
@@ -167,7 +160,8 @@ func (r *run) resumeAndStart(ctx context.Context, dir string) (started int, err 
 // shareBlock is the size of a message of the state.
 const shareBlock = 1 << 20
 
-// sendState sends a checkpoint of the current state to the other ranks.
+// sendState sends the files of a checkpoint of the current state to the other ranks: for each file its size and
+// name, and its content. The method begin sends the empty message that ends them.
 func (r *run) sendState() (err error) {
 	dir, remove, err := files.Scratch("steadyfit-rank-")
 	if err != nil {
@@ -182,48 +176,33 @@ func (r *run) sendState() (err error) {
 	if err = folder.Write(r.state.Step, r.save(files.Disk{}, nil)); err != nil {
 		return err
 	}
-	w := &sharer{RankGroup: r.ranks}
-	archive := tar.NewWriter(w)
-	err = archive.AddFS(os.DirFS(dir))
-	return errors.Join(err, archive.Close(), w.flush())
-}
-
-// sharer passes bytes between ranks: what the first rank writes to its sharer, the other ranks read from theirs.
-type sharer struct {
-	contract.RankGroup
-	block []byte
-}
-
-func (w *sharer) Write(p []byte) (int, error) {
-	w.block = append(w.block, p...)
-	if len(w.block) < shareBlock {
-		return len(p), nil
-	}
-	return len(p), w.flush()
-}
-
-func (w *sharer) flush() error {
-	if len(w.block) == 0 {
-		return nil
-	}
-	_, err := w.Share(w.block, 0)
-	w.block = w.block[:0]
-	return err
-}
-
-// Read receives the bytes that the first rank writes. An empty message is the end.
-func (w *sharer) Read(p []byte) (n int, err error) {
-	if len(w.block) == 0 {
-		if w.block, err = w.Share(nil, 0); err != nil {
-			return 0, err
+	return filepath.WalkDir(folder.Newest, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
 		}
+		return r.sendFile(dir, path)
+	})
+}
+
+func (r *run) sendFile(dir, path string) error {
+	name, err := filepath.Rel(dir, path)
+	if err != nil {
+		return err
 	}
-	if len(w.block) == 0 {
-		return 0, io.EOF
+	f, size, err := files.Open(path)
+	if err != nil {
+		return err
 	}
-	n = copy(p, w.block)
-	w.block = w.block[n:]
-	return n, nil
+	defer f.Close()
+	_, err = r.ranks.Share(fmt.Appendf(nil, "%d %s", size, name), 0)
+	for err == nil && size > 0 {
+		block := make([]byte, min(size, shareBlock))
+		if _, err = io.ReadFull(f, block); err == nil {
+			_, err = r.ranks.Share(block, 0)
+		}
+		size -= int64(len(block))
+	}
+	return err
 }
 
 // receiveState writes the state of the first rank to a temporary folder of checkpoints.
@@ -231,12 +210,17 @@ func (r *run) receiveState() (dir string, remove func() error, err error) {
 	if dir, remove, err = files.Scratch("steadyfit-rank-"); err != nil {
 		return "", nil, err
 	}
-	reader := &sharer{RankGroup: r.ranks}
-	if err = unpack(tar.NewReader(reader), dir); err == nil {
-		_, err = io.Copy(io.Discard, reader)
-	}
-	if errors.Is(err, errNothing) {
-		err = errors.New("rank 0 could not begin; its output has the reason")
+	for n := 0; err == nil; n++ {
+		var header []byte
+		if header, err = r.ranks.Share(nil, 0); err == nil && len(header) == 0 {
+			if n == 0 {
+				err = errors.New("rank 0 could not begin; its output has the reason")
+			}
+			break
+		}
+		if err == nil {
+			err = r.receiveFile(dir, string(header))
+		}
 	}
 	if err != nil {
 		return "", nil, join(err, remove())
@@ -244,36 +228,28 @@ func (r *run) receiveState() (dir string, remove func() error, err error) {
 	return dir, remove, nil
 }
 
-var errNothing = errors.New("an empty archive")
-
-func unpack(archive *tar.Reader, dir string) error {
-	root, err := os.OpenRoot(dir)
+func (r *run) receiveFile(dir, header string) error {
+	size, name, _ := strings.Cut(header, " ")
+	left, err := strconv.ParseInt(size, 10, 64)
+	if err != nil || !filepath.IsLocal(name) {
+		return fmt.Errorf("an unknown message %q", header)
+	}
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o777); err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(dir, name))
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	for n := 0; ; n++ {
-		header, err := archive.Next()
-		switch {
-		case err == io.EOF && n == 0:
-			return errNothing
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return err
-		case header.Typeflag == tar.TypeDir:
-			if err := root.MkdirAll(header.Name, 0o777); err != nil {
-				return err
-			}
-			continue
+	for err == nil && left > 0 {
+		var block []byte
+		if block, err = r.ranks.Share(nil, 0); err == nil && len(block) == 0 {
+			err = io.ErrUnexpectedEOF // rank 0 failed
 		}
-		f, err := root.Create(header.Name)
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = f.Write(block)
 		}
-		_, err = io.Copy(f, archive)
-		if err = errors.Join(err, f.Close()); err != nil {
-			return err
-		}
+		left -= int64(len(block))
 	}
+	return errors.Join(err, f.Close())
 }

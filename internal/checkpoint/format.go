@@ -89,16 +89,15 @@ func Encode(state any) ([]byte, error) {
 	return append(content, '\n'), nil
 }
 
-// Decode reads the content of state.json. Its error is ErrTorn.
-func Decode(text []byte, into any) error {
-	raw, err := open(text)
-	if err == nil {
+// Decode reads the content of state.json, and also returns the state as compact JSON. Its error is ErrTorn.
+func Decode(text []byte, into any) (raw json.RawMessage, err error) {
+	if raw, err = open(text); err == nil {
 		err = json.Unmarshal(raw, into)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
+		return nil, fmt.Errorf("%w: %s: %w", ErrTorn, stateFile, err)
 	}
-	return nil
+	return raw, nil
 }
 
 // open verifies the checksum of state.json and returns the field state as compact JSON.
@@ -126,10 +125,7 @@ func readState(path string) (*state, error) {
 		return nil, readError(err)
 	}
 	s := &state{}
-	if err := Decode(text, s); err != nil {
-		return nil, err
-	}
-	s.raw, err = open(text)
+	s.raw, err = Decode(text, s)
 	return s, err
 }
 
