@@ -111,13 +111,9 @@ type fingerprinter interface {
 	Fingerprint() (text string, ok bool, err error)
 }
 
-// derived is a dataset that is computed from the samples of another one, such as that of
-// session.Preprocess. Describe describes the computation. The text is empty if training on the
-// result equals training on the source.
-type derived interface {
-	Source() data.Dataset
-	Describe() string
-}
+// derived is a dataset that is computed from the samples of another one, such as cached features. Training on it
+// equals training on TrainsLike.
+type derived interface{ TrainsLike() data.Dataset }
 
 // unread returns a dataset without reading ahead.
 func unread(ds data.Dataset) data.Dataset {
@@ -127,11 +123,10 @@ func unread(ds data.Dataset) data.Dataset {
 	return ds
 }
 
-// original returns the dataset that identifies ds. If ds is computed from another dataset without
-// a description, the results of the training are the same, and original returns that dataset.
+// original returns the dataset that identifies ds.
 func original(ds data.Dataset) data.Dataset {
-	if d, ok := unread(ds).(derived); ok && d.Describe() == "" {
-		return d.Source()
+	if d, ok := unread(ds).(derived); ok {
+		return d.TrainsLike()
 	}
 	return ds
 }
@@ -142,13 +137,6 @@ func original(ds data.Dataset) data.Dataset {
 // addition to reading. alive is called after each batch.
 func fingerprint(ctx context.Context, ds data.Dataset, batch int, alive func()) (string, error) {
 	ds = original(ds)
-	if d, ok := unread(ds).(derived); ok {
-		text, err := fingerprint(ctx, d.Source(), batch, alive)
-		if err != nil {
-			return "", err
-		}
-		return text + ", " + d.Describe(), nil
-	}
 	if f, ok := unread(ds).(fingerprinter); ok {
 		if text, ok, err := f.Fingerprint(); err != nil || ok {
 			return text, err

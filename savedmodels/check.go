@@ -212,7 +212,7 @@ func (j *judgement) noTrainSignature() {
 		s := j.find(name)
 		message := "signature " + name + " has no output loss"
 		if outputs := s.Metrics(); len(outputs) > 0 {
-			message += "; its scalars are " + texts.Some(tensorNames(outputs))
+			message += "; its scalars are " + texts.Some(Names(outputs))
 			fix = "set the loss output to the scalar that is the loss"
 		}
 		if loss := s.Output(contract.OutputLoss); loss != nil {
@@ -403,7 +403,8 @@ func (j *judgement) checkData(s *Signature, t Tensor) {
 
 var errNoModel = errors.New("the model is nil; pass one from Open")
 
-func tensorNames(ts []Tensor) []string {
+// Names returns the names of inputs or outputs.
+func Names(ts []Tensor) []string {
 	names := make([]string, len(ts))
 	for i, t := range ts {
 		names[i] = t.Name

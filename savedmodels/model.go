@@ -438,12 +438,8 @@ func (m *Model) Signature(name string) (*Signature, error) {
 	if s := m.find(name); s != nil {
 		return s, nil
 	}
-	if len(m.Signatures) == 0 {
-		return nil, fmt.Errorf("%s: %w: %q; the model has no signatures; export it with signatures", m.Dir, ErrNoSignature,
-			name)
-	}
 	return nil, fmt.Errorf("%s: %w: %q; there are %s", m.Dir, ErrNoSignature, name,
-		strings.Join(m.signatureNames(), ", "))
+		cmp.Or(strings.Join(m.signatureNames(), ", "), "none; export the model with signatures"))
 }
 
 func (m *Model) signatureNames() []string {

@@ -300,7 +300,7 @@ func TestWithLoss(t *testing.T) {
 	require.Equal(t, "evaluate", named.Roles.Evaluate)
 	train, err := named.Signature("train")
 	require.NoError(t, err)
-	require.Equal(t, []string{"loss", "accuracy"}, tensorNames(train.Metrics()))
+	require.Equal(t, []string{"loss", "accuracy"}, Names(train.Metrics()))
 	require.Empty(t, m.Roles.Train, "the model is left as it was")
 	again, err := named.WithLoss("total")
 	require.NoError(t, err)

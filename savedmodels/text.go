@@ -123,9 +123,9 @@ func (m *Model) writeUses(b *bytes.Buffer) {
 		if len(reserved) > 0 {
 			takes = append(takes, "reserved "+strings.Join(reserved, ", "))
 		}
-		out := tensorNames(s.Metrics())
+		out := Names(s.Metrics())
 		if len(out) == 0 {
-			out = tensorNames(s.Outputs)
+			out = Names(s.Outputs)
 		}
 		fmt.Fprintf(table, "  %s\t%s\t%s -> %s\n", use[0], texts.Printable(s.Name),
 			texts.Printable(cmp.Or(strings.Join(takes, "; "), "nothing")), texts.Printable(strings.Join(out, ", ")))

@@ -242,10 +242,4 @@ func columnsHint(err error, in *input, f data.FieldSpec) error {
 		texts.Some(columns))
 }
 
-func names(ts []savedmodels.Tensor) string {
-	list := make([]string, len(ts))
-	for i, t := range ts {
-		list[i] = t.Name
-	}
-	return cmp.Or(texts.Some(list), "none")
-}
+func names(ts []savedmodels.Tensor) string { return cmp.Or(texts.Some(savedmodels.Names(ts)), "none") }

@@ -45,16 +45,9 @@ type ranked struct {
 
 // rankNative is the part of ranked that TensorFlow holds.
 type rankNative struct {
-	step *Step // nil without a cluster
-	// The field of describes the signature that a rank runs on its samples. The field metrics
-	// lists, for each metric of the step, the index of the metric in the results of that signature.
-	// The field after lists, for each metric, its index in the outputs of the step, or -1. finite
-	// is the index of grads_finite in the outputs of the step, or -1.
-	of             *runner
-	metrics, after []int
-	finite         int
-	shares         []float32 // the shares of all ranks in the last step
-	sum            *tfbind.Step
+	*update           // nil without a cluster; the step of its field apply runs the signature gradients, too
+	shares  []float32 // the shares of all ranks in the last step
+	sum     *tfbind.Step
 }
 
 // A share contains the number of the step modulo stepModulus, which float32 represents exactly.
@@ -179,39 +172,32 @@ func (s *Session) prepareRanks(n *native) (err error) {
 	if err := n.tf.Graph().Import(slices.Concat(sums, s.parallel.Graph), ""); err != nil {
 		return fmt.Errorf("operations of a rank: %w", err)
 	}
-	tf, to, metrics := n.tf, &n.rank, n.train.names
-	if to.of, err = s.runner(tf, s.roles.Gradients); err != nil {
+	tf, form := n.tf, s.parallel
+	gradients, err := s.runner(tf, s.roles.Gradients)
+	if err != nil {
 		return err
 	}
-	form := s.parallel
 	flags, err := tf.Graph().Output(form.Flags)
-	if err != nil {
-		return err
+	var step *Step
+	if err == nil {
+		step, err = s.prepare(tf, &form.Signature, form.Signature.Outputs, []tfbind.Output{flags},
+			tfbind.RunOptions{Abort: true, Proto: rankOptions})
 	}
-	to.step, err = s.prepare(tf, &form.Signature, form.Signature.Outputs, []tfbind.Output{flags},
-		tfbind.RunOptions{Abort: true, Proto: rankOptions})
 	if err != nil {
-		return err
+		return errors.Join(err, gradients.Close())
 	}
-	to.step.common, to.step.commonFrom = make([]int64, 2), form.Own
-	to.step.strict = to.of.strict
-	to.metrics, to.after, to.finite = placeMetrics(to.of, to.step, metrics)
-	for i, name := range metrics {
+	step.common, step.commonFrom = make([]int64, 2), form.Own
+	step.strict = gradients.strict
+	u := newUpdate(gradients, step, n.train.names)
+	for i, name := range n.train.names {
 		if slices.Contains(runningMetrics(s.model), name) {
-			to.after[i] = to.step.index(name)
+			u.after[i] = step.index(name)
 		}
 	}
-	to.shares = make([]float32, len(s.rank.Workers)*(contract.ShareResults+len(to.of.names)))
-	to.sum, err = prepareSum(tf)
+	n.rank.update = u
+	n.rank.shares = make([]float32, len(s.rank.Workers)*(contract.ShareResults+len(gradients.names)))
+	n.rank.sum, err = prepareSum(tf)
 	return err
-}
-
-func (n *rankNative) close() {
-	n.step.Close()
-	if n.of != nil {
-		n.of.Close()
-	}
-	n.sum.Close()
 }
 
 // join waits until all ranks have loaded the model.
@@ -376,14 +362,42 @@ func (g group) Leave(finished func()) error {
 	return nil
 }
 
+// trainRank runs a step on this rank's part of a batch.
 func (s *Session) trainRank(ctx context.Context, step int64, b data.Batch, out []float64) (applied bool, err error) {
-	n, ranks := &s.native.rank, len(s.rank.Workers)
+	r, n, ranks := s.rank, &s.native.rank, len(s.rank.Workers)
 	if b.Size < ranks {
 		return false, fmt.Errorf("%w: a batch has %d samples, and each of the %d ranks needs one", ErrData, b.Size, ranks)
 	}
-	n.step.setSeeds(partSeed(s.opts.Seed, s.rank.Rank), step)
-	n.step.common[0], n.step.common[1] = s.opts.Seed, step
-	return s.rank.step(ctx, n, step, b, out)
+	if err := causeOf(ctx); err != nil {
+		return false, err
+	}
+	st := n.apply
+	st.setSeeds(partSeed(s.opts.Seed, r.Rank), step)
+	st.common[0], st.common[1] = s.opts.Seed, step
+	// The inputs are copies, since an abandoned run could still read them after the batch has
+	// changed.
+	if err := st.feed(partOf(b, r.Rank, ranks), false); err != nil {
+		return false, err
+	}
+	r.flags[0], r.flags[1] = float32(step%stepModulus), 0
+	if r.stop.Load() {
+		r.flags[1] = 1
+	}
+	if err := st.tf.Set(len(st.inputs), r.flags, contract.ShareFlags); err != nil {
+		return false, err
+	}
+	if err := r.run(st.tf); err != nil {
+		return false, fmt.Errorf("signature %s: %w", st.Signature.Name, err)
+	}
+	values, _, err := st.tf.Read(0, n.shares)
+	if err != nil {
+		return false, err
+	}
+	n.shares = values.([]float32)
+	if applied, err = r.combine(n, b, out); err != nil {
+		return false, err
+	}
+	return n.finish(applied, out)
 }
 
 // evaluateRank evaluates a batch on the first rank, in as many micro-batches as there are ranks, and
@@ -422,41 +436,9 @@ func (s *Session) evaluateRank(ctx context.Context, b data.Batch, out []float64)
 	return nil
 }
 
-// step runs a step on this rank's part of a batch.
-func (r *ranked) step(ctx context.Context, n *rankNative, step int64, b data.Batch, out []float64) (applied bool,
-	err error) {
-	if err := causeOf(ctx); err != nil {
-		return false, err
-	}
-	st := n.step
-	// The inputs are copies, since an abandoned run could still read them after the batch has
-	// changed.
-	if err := st.feed(partOf(b, r.Rank, len(r.Workers)), false); err != nil {
-		return false, err
-	}
-	r.flags[0], r.flags[1] = float32(step%stepModulus), 0
-	if r.stop.Load() {
-		r.flags[1] = 1
-	}
-	if err := st.tf.Set(len(st.inputs), r.flags, contract.ShareFlags); err != nil {
-		return false, err
-	}
-	if err := r.run(st.tf); err != nil {
-		return false, fmt.Errorf("signature %s: %w", st.Signature.Name, err)
-	}
-	values, _, err := st.tf.Read(0, n.shares)
-	if err != nil {
-		return false, err
-	}
-	n.shares = values.([]float32)
-	if applied, err = r.combine(n, b, out); err != nil {
-		return false, err
-	}
-	return st.finish(n.after, n.finite, applied, out)
-}
-
+// combine combines the shares of the ranks.
 func (r *ranked) combine(n *rankNative, b data.Batch, out []float64) (applied bool, err error) {
-	c := n.of.combine(b, n.metrics, out)
+	c := n.gradients.combine(b, n.metrics, out)
 	applied = true
 	size := len(n.shares) / len(r.Workers)
 	for rank := range r.Workers {
@@ -469,28 +451,14 @@ func (r *ranked) combine(n *rankNative, b data.Batch, out []float64) (applied bo
 			r.stopped = rank
 		}
 		applied = applied && share[contract.ShareFlags] != 0
-		for i := range n.of.part {
-			n.of.part[i] = float64(share[contract.ShareResults+i])
+		part := n.gradients.part
+		for i := range part {
+			part[i] = float64(share[contract.ShareResults+i])
 		}
-		c.add(partOf(b, rank, len(r.Workers)), n.of.part)
+		c.add(partOf(b, rank, len(r.Workers)), part)
 	}
 	c.end()
 	return applied, nil
-}
-
-// placeMetrics returns for each metric of a train signature its index in the metrics of
-// gradients, and its index in the outputs of apply, or -1; and the index of grads_finite in
-// the outputs of apply, or -1.
-func placeMetrics(gradients *runner, apply *Step, train []string) (metrics, after []int, finite int) {
-	metrics = gradients.find(train) // CheckSplit checks that none is missing
-	for _, name := range train {
-		from := -1
-		if name == contract.OutputLoss || name == contract.MetricLossScale || name == contract.MetricSkippedSteps {
-			from = apply.index(name)
-		}
-		after = append(after, from)
-	}
-	return metrics, after, apply.index(contract.OutputGradsFinite)
 }
 
 // index returns the index of an output; -1 if there is none.

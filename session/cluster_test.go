@@ -35,7 +35,6 @@ type rankJob struct {
 	Rank    int
 	Model   string
 	Sizes   []int  // samples of the batches
-	Fail    int    // the step at which the rank ends; 0 for none
 	Until   string // the rank waits for this file before its last step
 	Start   time.Duration
 	Options session.Options
@@ -78,9 +77,6 @@ func (j rankJob) run() (r rankResult, err error) {
 	group := s.Ranks()
 	out := make([]float64, len(s.TrainMetrics()))
 	for step, size := range j.Sizes {
-		if j.Fail > 0 && step == j.Fail {
-			os.Exit(9)
-		}
 		for j.Until != "" && step == len(j.Sizes)-1 {
 			if _, err := os.Stat(j.Until); err == nil {
 				break
@@ -268,28 +264,6 @@ func TestClusterFixedBatch(t *testing.T) {
 	}
 	_, err = session.Compile(m, session.Options{Cluster: &cluster.Cluster{Workers: []string{"a:1", "b:1"}}})
 	require.ErrorContains(t, err, "fixed batch size 32")
-}
-
-// If a rank ends, the other ranks end soon, with an error that names the lost rank and asks for
-// another try.
-func TestClusterLosesARank(t *testing.T) {
-	job := rankJob{Model: "builtin:digits", Sizes: slices.Repeat([]int{64}, 20), Workers: testkit.FreeAddresses(t, 3)}
-	var ranks []*rankProcess
-	for job.Rank = range 3 {
-		job.Fail = 0
-		if job.Rank == 1 {
-			job.Fail = 5
-		}
-		ranks = append(ranks, startRank(t, job))
-	}
-	for rank, p := range ranks {
-		err := p.Wait()
-		require.Error(t, err)
-		if rank != 1 {
-			assert.Equal(t, 1, p.ProcessState.ExitCode())
-			assert.Contains(t, p.err.String(), ") was lost: ")
-		}
-	}
 }
 
 // A rank that expects another number of ranks, such as one that was given up while it started, does

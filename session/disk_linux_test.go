@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/fit"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
@@ -168,31 +167,6 @@ func TestSaveOnADiskThatCannotBeWritten(t *testing.T) {
 		require.ErrorIs(t, err, syscall.EROFS)
 		require.ErrorContains(t, err, root)
 	}
-}
-
-// On a disk that is too small for two checkpoints, the run ends. The error is not about memory.
-func TestCheckpointsOnAFullDisk(t *testing.T) {
-	root := smallDisk(t)
-	dir := filepath.Join(root, "ckpt")
-	loop := fit.Loop{Session: open(t, "digits", session.Options{}), Batch: 500, Epochs: 3, StepsPerEpoch: 1}
-	loop.Hook(fit.Checkpoint{Folder: dir, Keep: 1}.Hook(), fit.Hook{
-		Name: "filler", Epoch: func(_ context.Context, s *fit.State) error {
-			if s.Epoch == 2 {
-				s.AwaitCheckpoint()
-				leave(t, root, 20*page)
-			}
-			return nil
-		},
-	})
-	_, err := loop.Run(t.Context(), digits(t))
-	requireFull(t, err, dir)
-	var failed *fit.WriteError
-	require.ErrorAs(t, err, &failed)
-	require.Equal(t, filepath.Join(dir, "ckpt-1"), failed.Good)
-	found, err := fit.Checkpoints(dir)
-	require.NoError(t, err)
-	require.Len(t, found, 1)
-	require.NoError(t, found[0].Err)
 }
 
 // contents returns the content of the files in a folder by name.

@@ -10,8 +10,8 @@
 // Train and Evaluate share the model's running metrics. Call ResetMetrics at the start of an
 // epoch and of an evaluation.
 //
-// Reset returns a session to a Snapshot. UseEnvironment restarts the program with settings that
-// TensorFlow reads only once.
+// Reset returns a session to a Snapshot. UseEnvironment sets the environment variables that TensorFlow
+// reads only once.
 //
 // A Session owns a native session with its graph and variables. A Step owns its input buffers.
 // Both must be closed. Close discards unsaved variables.

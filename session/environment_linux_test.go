@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -29,13 +28,10 @@ const environmentEnv = "STEADYFIT_TEST_ENVIRONMENT"
 func init() { asChild(environmentEnv, environmentChild) }
 
 type environmentOutcome struct {
-	process
-	// Started has the environment variables at the start of the program, and Has those at its end.
-	Started, Has []string
-	// Late are the errors of options that are set too late.
-	Late []string
-	// NoGPU is the error of Open with options that ask for a GPU.
-	NoGPU string
+	// Has are the environment variables at the end of the program.
+	Has []string
+	// Errors are the errors of options that are set too late, or ask for a GPU.
+	Errors []string
 }
 
 // lateInChild lists options that are too late in the child process but not in the process of the
@@ -46,75 +42,44 @@ var environmentOptions = gpuopts.Options{
 	VisibleGPUs: []int{0}, OneDNN: "off", XLA: "on-2",
 }
 
-func environmentChild(kind string) error {
-	o := environmentOutcome{process: thisProcess()}
+func environmentChild(kind string) (any, error) {
+	if kind == "start" {
+		err := UseEnvironment(environmentOptions)
+		return environmentOutcome{Has: os.Environ()}, err
+	}
+	var devices []gpuopts.Options
 	switch kind {
-	case "start":
-		if err := UseEnvironment(environmentOptions); err != nil {
-			return err
-		}
 	case "gpu":
-		model, err := savedmodels.Builtin("digits")
-		if err != nil {
-			return err
-		}
-		for _, d := range []gpuopts.Options{{GPUAllocator: "BFC", MemoryGrowth: true}, {MemoryGrowth: true}} {
-			s, err := OpenModel(context.Background(), model, Options{Device: d})
-			if errors.Is(err, ErrNoGPU) {
-				o.NoGPU += err.Error() + "\n"
-			} else if err != nil {
-				return err
-			}
-			if err := s.Close(); err != nil {
-				return err
-			}
-		}
-		if live := tfbind.Live(); live != (tfbind.Counts{}) {
-			return fmt.Errorf("left behind: %+v", live)
-		}
+		devices = []gpuopts.Options{{GPUAllocator: "BFC", MemoryGrowth: true}, {MemoryGrowth: true}}
 	case "open":
-		model, err := savedmodels.Builtin("digits")
-		if err != nil {
-			return err
-		}
-		o := environmentOptions
-		o.VisibleGPUs = nil // without a GPU, asking for one is an error
-		s, err := OpenModel(context.Background(), model, Options{Device: o})
-		if err != nil {
-			return err
-		}
-		if err := s.Close(); err != nil {
-			return err
-		}
+		devices = []gpuopts.Options{{OneDNN: "off", XLA: "on-2"}}
 	case "late":
 		if err := os.Unsetenv("TF_CPP_MIN_LOG_LEVEL"); err != nil {
-			return err
+			return nil, err
 		}
-		model, err := savedmodels.Builtin("digits")
-		if err != nil {
-			return err
-		}
-		s, err := OpenModel(context.Background(), model, Options{})
-		if err != nil {
-			return err
-		}
-		for _, device := range lateInChild {
-			_, err := OpenModel(context.Background(), model, Options{Device: device})
-			if !errors.Is(err, gpuopts.ErrTooLate) {
-				return fmt.Errorf("%+v: %w", device, err)
-			}
-			o.Late = append(o.Late, err.Error())
+		devices = append([]gpuopts.Options{{}}, lateInChild...)
+	}
+	model, err := savedmodels.Builtin("digits")
+	if err != nil {
+		return nil, err
+	}
+	var o environmentOutcome
+	for _, d := range devices {
+		s, err := OpenModel(context.Background(), model, Options{Device: d})
+		if errors.Is(err, ErrNoGPU) || errors.Is(err, gpuopts.ErrTooLate) {
+			o.Errors = append(o.Errors, err.Error())
+		} else if err != nil {
+			return nil, err
 		}
 		if err := s.Close(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	text, err := os.ReadFile("/proc/self/environ")
-	if err != nil {
-		return err
+	if live := tfbind.Live(); live != (tfbind.Counts{}) {
+		return nil, fmt.Errorf("left behind: %+v", live)
 	}
-	o.Started, o.Has = strings.Split(string(text), "\x00"), os.Environ()
-	return json.NewEncoder(os.Stdout).Encode(o)
+	o.Has = os.Environ()
+	return o, nil
 }
 
 // UseEnvironment sets the variables that TensorFlow reads.
@@ -140,7 +105,6 @@ func TestOpenSetsTheEnvironment(t *testing.T) {
 	}
 	o, log, err := runChild[environmentOutcome](t, environmentEnv, "open", "TF_CPP_MIN_LOG_LEVEL=0")
 	require.NoError(t, err, log)
-	assert.NotContains(t, o.Started, "TF_ENABLE_ONEDNN_OPTS=0")
 	assert.Contains(t, o.Has, "TF_ENABLE_ONEDNN_OPTS=0")
 	assert.NotContains(t, log, "oneDNN custom operations are on")
 }
@@ -179,7 +143,7 @@ var late = []struct {
 func TestOpenAsksForAGPU(t *testing.T) {
 	o, log, err := runChild[environmentOutcome](t, environmentEnv, "gpu", "CUDA_VISIBLE_DEVICES=-1")
 	require.NoError(t, err, log)
-	assert.Equal(t, "Options.GPUAllocator BFC asks for a GPU: TensorFlow has no GPU here, only CPU\n", o.NoGPU)
+	assert.Equal(t, []string{"Options.GPUAllocator BFC asks for a GPU: TensorFlow has no GPU here, only CPU"}, o.Errors)
 }
 
 // An error reports which setting is too late and what to do.
@@ -230,9 +194,9 @@ func TestTooLate(t *testing.T) {
 func TestTooLateInAChild(t *testing.T) {
 	o, log, err := runChild[environmentOutcome](t, environmentEnv, "late", "CUDA_DEVICE_ORDER=PCI_BUS_ID")
 	require.NoError(t, err, log)
-	require.Len(t, o.Late, len(lateInChild))
-	assert.Contains(t, o.Late[0], "Options.LogLevel fatal: TensorFlow was opened without TF_CPP_MIN_LOG_LEVEL=3")
-	assert.Contains(t, o.Late[1], "Options.VisibleGPUs 1: TensorFlow sets up its GPUs once per process, and the first "+
+	require.Len(t, o.Errors, len(lateInChild))
+	assert.Contains(t, o.Errors[0], "Options.LogLevel fatal: TensorFlow was opened without TF_CPP_MIN_LOG_LEVEL=3")
+	assert.Contains(t, o.Errors[1], "Options.VisibleGPUs 1: TensorFlow sets up its GPUs once per process, and the first "+
 		"session did so with TensorFlow's default")
 }
 

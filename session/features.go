@@ -46,103 +46,48 @@ const (
 func (x *FeatureStep) CheckTraining(ctx context.Context, ds data.Dataset, batch int) (difference float64, err error) {
 	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
 		if err == nil {
-			err = x.checkIndependent(ctx, b)
-		}
-		if err == nil {
-			difference, err = x.checkSteps(ctx, b)
+			difference, err = x.check(ctx, b)
 		}
 		return difference, err
 	}
 	return 0, fmt.Errorf("%s: no samples: %w", ds.Name(), data.ErrFormat)
 }
 
-// checkSteps compares train steps on a batch with steps on its features.
-func (x *FeatureStep) checkSteps(ctx context.Context, b data.Batch) (difference float64, err error) {
+// check is CheckTraining for a batch.
+func (x *FeatureStep) check(ctx context.Context, b data.Batch) (largest float64, err error) {
 	s := x.session
+	small, err := x.batch(ctx, b)
+	if err == nil {
+		err = x.checkIndependent(ctx, b, small)
+	}
+	if err != nil {
+		return 0, err
+	}
 	before, err := s.Snapshot(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, before.Close()) }()
-	small, err := x.batch(ctx, b)
-	if err != nil {
-		return 0, err
-	}
 	original, err := s.runner(s.tf, contract.OriginalPrefix+s.roles.Train)
 	if err != nil {
 		return 0, err
 	}
 	// A trained batch has its samples in another order than the batch from which the features were
 	// computed.
-	full, err := s.trial(ctx, original, reversed(b), before)
+	want, full, err := s.trial(ctx, original, reversed(b), before)
 	if err = errors.Join(err, original.Close()); err != nil {
-		return 0, errors.Join(err, full.after.Close())
+		return 0, err
 	}
-	rest, err := s.trial(ctx, s.train, reversed(small), before)
-	if err == nil {
-		difference, err = s.compare(full, rest)
+	have, rest, err := s.trial(ctx, s.train, reversed(small), before)
+	if err != nil {
+		return 0, err
 	}
-	return difference, errors.Join(err, full.after.Close(), rest.after.Close())
-}
-
-// reversed returns a copy of a batch with its samples in reverse order.
-func reversed(b data.Batch) data.Batch {
-	out := data.Batch{Size: b.Size, Index: b.Index}
-	for _, f := range b.Fields {
-		v := reflect.ValueOf(f.Values)
-		width := v.Len() / b.Size
-		values := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
-		for i := range b.Size {
-			reflect.Copy(values.Slice(i*width, (i+1)*width), v.Slice((b.Size-1-i)*width, (b.Size-i)*width))
-		}
-		f.Array = data.Array{Shape: slices.Clone(f.Shape), Values: values.Interface()}
-		out.Fields = append(out.Fields, f)
+	if largest = difference(want, have, 1e-3); !(largest <= trainTolerance) {
+		return largest, fmt.Errorf("%w: the losses of the first steps are %v instead of %v", ErrFeatures, have, want)
 	}
-	return out
-}
-
-// trialRun has the results of a few train steps.
-type trialRun struct {
-	losses []float64
-	after  *Snapshot
-}
-
-// trial runs a few train steps on one batch, and returns to a snapshot.
-func (s *Session) trial(ctx context.Context, r *runner, b data.Batch, before *Snapshot) (t trialRun, err error) {
-	out := make([]float64, len(r.names))
-	for step := range int64(trialSteps) {
-		r.setSeeds(s.opts.Seed, step)
-		if _, err := r.on(ctx, b, out); err != nil {
-			return t, err
-		}
-		t.losses = append(t.losses, out[0])
-	}
-	if t.after, err = s.Snapshot(ctx); err != nil {
-		return t, err
-	}
-	if err := s.Revert(ctx, before); err != nil {
-		return t, errors.Join(err, t.after.Close())
-	}
-	return t, nil
-}
-
-// compare returns the largest relative difference between two trials.
-func (s *Session) compare(full, rest trialRun) (largest float64, err error) {
-	if largest = difference(full.losses, rest.losses, 1e-3); !(largest <= trainTolerance) {
-		return largest, fmt.Errorf("%w: the losses of the first steps are %v instead of %v", ErrFeatures, rest.losses,
-			full.losses)
-	}
-	for i, v := range s.state.variables[:len(full.after.values)] {
-		if !v.Trained {
-			continue
-		}
-		a, errA := full.after.values[i].Slice(nil)
-		b, errB := rest.after.values[i].Slice(nil)
-		if err := errors.Join(errA, errB); err != nil {
-			return largest, fmt.Errorf("variable %s: %w", v.Name, err)
-		}
+	for i, v := range s.state.variables[:len(full)] {
 		// An optimizer enlarges the rounding of small gradients in its own variables.
-		d := difference(a, b, 1e-3)
+		d := difference(full[i], rest[i], 1e-3)
 		if v.Weight && !(d <= trainTolerance) {
 			return d, fmt.Errorf("%w: after %d steps, the variable %s differs by %.2g of its largest value", ErrFeatures,
 				trialSteps, v.Name, d)
@@ -150,6 +95,57 @@ func (s *Session) compare(full, rest trialRun) (largest float64, err error) {
 		largest = max(largest, d)
 	}
 	return largest, nil
+}
+
+// reversed returns a copy of a batch with its samples in reverse order.
+func reversed(b data.Batch) data.Batch {
+	out := data.Batch{Size: b.Size, Index: b.Index}
+	for i := b.Size; i > 0; i-- {
+		out.Fields = appendSamples(out.Fields, b.Slice(i-1, i), b.Size)
+	}
+	return out
+}
+
+// appendSamples appends the samples of a batch to fields, which are nil or have the memory for total samples.
+func appendSamples(fields []data.Field, b data.Batch, total int) []data.Field {
+	for i, f := range b.Fields {
+		v := reflect.ValueOf(f.Values)
+		if i == len(fields) {
+			f.Shape = slices.Clone(f.Shape)
+			f.Shape[0] = total
+			f.Values = reflect.MakeSlice(v.Type(), 0, total*v.Len()/b.Size).Interface()
+			fields = append(fields, f)
+		}
+		fields[i].Values = reflect.AppendSlice(reflect.ValueOf(fields[i].Values), v).Interface()
+	}
+	return fields
+}
+
+// trial runs a few train steps on one batch, and returns to a snapshot. It returns the losses, and the values that
+// trained variables have after the steps; nil for other variables.
+func (s *Session) trial(ctx context.Context, r *runner, b data.Batch, before *Snapshot) (losses []float64,
+	variables []any, err error) {
+	out := make([]float64, len(r.names))
+	for step := range int64(trialSteps) {
+		r.setSeeds(s.opts.Seed, step)
+		if _, err := r.on(ctx, b, out); err != nil {
+			return nil, nil, err
+		}
+		losses = append(losses, out[0])
+	}
+	after, err := s.Snapshot(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	variables = make([]any, len(after.values))
+	for i, value := range after.values {
+		if v := s.state.variables[i]; v.Trained && err == nil {
+			if variables[i], err = value.Slice(nil); err != nil {
+				err = fmt.Errorf("variable %s: %w", v.Name, err)
+			}
+		}
+	}
+	return losses, variables, errors.Join(err, after.Close(), s.Revert(ctx, before))
 }
 
 // difference returns the largest difference between two arrays of numbers, as a fraction of their largest
@@ -253,27 +249,14 @@ func (x *FeatureStep) All(ctx context.Context, ds data.Dataset, batch int) (*dat
 		if err != nil {
 			return nil, err
 		}
-		for i, f := range b.Fields {
-			v := reflect.ValueOf(f.Values)
-			if i == len(columns) {
-				f.Shape = slices.Clone(f.Shape)
-				f.Shape[0] = ds.Len()
-				f.Values = reflect.MakeSlice(v.Type(), 0, ds.Len()*v.Len()/b.Size).Interface()
-				columns = append(columns, f)
-			}
-			columns[i].Values = reflect.AppendSlice(reflect.ValueOf(columns[i].Values), v).Interface()
-		}
+		columns = appendSamples(columns, b, ds.Len())
 	}
 	return data.New(ds.Name(), columns...)
 }
 
 // checkIndependent checks that the features of a sample depend neither on the other samples of a batch nor
-// on their order and number.
-func (x *FeatureStep) checkIndependent(ctx context.Context, b data.Batch) error {
-	want, err := x.batch(ctx, b)
-	if err != nil {
-		return err
-	}
+// on their order and number. The argument want has the features of the batch.
+func (x *FeatureStep) checkIndependent(ctx context.Context, b, want data.Batch) error {
 	half := b.Size / 2
 	for _, c := range [][2]data.Batch{{reversed(b), reversed(want)}, {b.Slice(0, half), want.Slice(0, half)},
 		{b.Slice(half, b.Size), want.Slice(half, b.Size)}} {

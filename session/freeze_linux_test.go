@@ -2,10 +2,8 @@ package session
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -24,26 +22,20 @@ const savesEnv = "STEADYFIT_TEST_SAVES"
 
 func init() { asChild(savesEnv, savesChild) }
 
-type savesOutcome struct {
-	process
-	// More is the memory that malloc keeps after all saves, less what it kept after those of two threads.
-	More memory.Bytes
-}
-
 // savingThreads is less than the number of arenas that malloc has on one core.
 const savingThreads = 6
 
-func savesChild(dir string) error {
+// savesChild returns the memory that malloc keeps after all saves, less what it kept after those of two threads.
+func savesChild(dir string) (any, error) {
 	ctx := context.Background()
-	o := savesOutcome{process: thisProcess()}
 	model, err := savedmodels.Builtin("digits")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s, err := OpenModel(ctx, model, Options{Device: gpuopts.Options{InterThreads: savingThreads,
 		PerSessionThreads: true}})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer s.Close()
 	// The goroutines save one after the other, and end only after the last one, so that each has a thread.
@@ -62,15 +54,14 @@ func savesChild(dir string) error {
 			<-end
 		}()
 		if err := <-saved; err != nil {
-			return err
+			return nil, err
 		}
 		if i == 1 {
 			first, _ = tfbind.MallocInfo()
 		}
 	}
 	last, _ := tfbind.MallocInfo()
-	o.More = memory.Bytes(last.Free - first.Free)
-	return json.NewEncoder(os.Stdout).Encode(o)
+	return memory.Bytes(last.Free - first.Free), nil
 }
 
 // SaveV2 fills a buffer of 8 MiB, and malloc keeps one, not one for each thread that saves.
@@ -79,9 +70,9 @@ func TestSavesKeepOneBuffer(t *testing.T) {
 		t.Skipf("the malloc of this process is %q, without a statistic of free memory", m.Allocator)
 	}
 	for _, oneDNN := range []string{"0", "1"} {
-		o, log, err := runChild[savesOutcome](t, savesEnv, t.TempDir(), oneDNNVariable+"="+oneDNN)
+		more, log, err := runChild[memory.Bytes](t, savesEnv, t.TempDir(), oneDNNVariable+"="+oneDNN)
 		require.NoError(t, err, log)
-		t.Logf("oneDNN %s: %v", oneDNN, o.More)
-		assert.Less(t, o.More, 8*memory.MiB)
+		t.Logf("oneDNN %s: %v", oneDNN, more)
+		assert.Less(t, more, 8*memory.MiB)
 	}
 }

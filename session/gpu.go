@@ -91,21 +91,11 @@ func devicesOf(o gpuopts.Options) ([]tfbind.Device, error) {
 	return devices, errors.Join(err, s.Close())
 }
 
-// gpuError explains TensorFlow's error for a new session. It returns ErrNoGPU if a requested GPU is
-// missing, and all other errors unchanged.
+// gpuError explains TensorFlow's error for a new session: with options that ask for a GPU, it is ErrNoGPU.
 func gpuError(o gpuopts.Options, err error) error {
-	var failed *tfbind.Error
 	asks, _ := o.ForGPU()
-	if len(asks) == 0 || !errors.As(err, &failed) {
+	if err == nil || len(asks) == 0 || errors.Is(err, ErrOutOfMemory) {
 		return err
 	}
-	// The texts are from TensorFlow 2.21: xla/tsl/framework/device_id_utils.cc and
-	// tensorflow/core/common_runtime/gpu/gpu_device.cc.
-	for _, text := range []string{"'visible_device_list' listed an invalid Device id",
-		"Not enough GPUs to create virtual devices"} {
-		if strings.Contains(failed.Message, text) {
-			return contract.Mark(option.Errorf("{"+asks[0]+"} asks for a GPU that TensorFlow does not have: %w", err), ErrNoGPU)
-		}
-	}
-	return err
+	return contract.Mark(option.Errorf("{"+asks[0]+"} asks for a GPU that TensorFlow cannot use: %w", err), ErrNoGPU)
 }

@@ -70,13 +70,15 @@ func samePixels(s *session.Session, path, want string, channels int) error {
 	if width != 30 || height != 24 {
 		return fmt.Errorf("%s: %dx%d pixels, expected 30x24", path, width, height)
 	}
+	var rows []byte
 	for y := range height {
 		for x := range width {
 			c := color.RGBAModel.Convert(picture.At(x, y)).(color.RGBA)
-			if found := pixels[channels*(y*width+x):][:channels]; !slices.Equal([]uint8{c.R, c.G, c.B}[:channels], found) {
-				return fmt.Errorf("%s at %d, %d: found %v, expected %v", path, x, y, found, c)
-			}
+			rows = append(rows, []byte{c.R, c.G, c.B}[:channels]...)
 		}
+	}
+	if !slices.Equal(rows, pixels) {
+		return fmt.Errorf("%s: other pixels than in %s", path, want)
 	}
 	return nil
 }

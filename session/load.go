@@ -24,7 +24,7 @@ func (s *Session) loadModel(n *native) (err error) {
 		return err
 	}
 	if n.tf, err = tfbind.NewSession(nil, s.config); err != nil {
-		return err
+		return gpuError(s.opts.Device, err)
 	}
 	if err := s.fill(n, program); err != nil {
 		return fmt.Errorf("load SavedModel %s: %w", s.model.Dir, err)

@@ -138,35 +138,25 @@ func TestLossScaleIsPartOfSnapshotsAndState(t *testing.T) {
 	require.Error(t, other.SetState([]byte(`{"loss_scale":-1}`)))
 }
 
+// A scale in the graph is a result of the signature train or, with micro-batches, of apply.
 func TestLossScaleInTheGraphIsTold(t *testing.T) {
 	good := batches(t, digits(t), 32, 1)[0]
-	s := open(t, "digits-fp16", session.Options{})
-	names := s.TrainMetrics()
-	out := make([]float64, len(names))
-	require.NoError(t, s.Train(context.Background(), 0, good, out))
-	require.Equal(t, []string{"loss", "accuracy", "loss_scale", "skipped_steps"}, names)
-	require.Equal(t, []float64{32768, 0}, out[2:])
-	require.False(t, lowered(s))
-	require.NoError(t, s.Train(context.Background(), 1, spoiled(t, good), out))
-	require.Equal(t, []float64{16384, 1}, out[2:])
-	require.True(t, lowered(s))
-	state, err := s.State()
-	require.NoError(t, err)
-	require.Nil(t, state, "it is in the variables")
-}
-
-// With micro-batches, apply reports the scale.
-func TestLossScaleInTheGraphInParts(t *testing.T) {
-	good := batches(t, digits(t), 32, 1)[0]
-	s := open(t, "digits-fp16", session.Options{AllowInexactSplit: true})
-	require.NoError(t, s.SetMicroBatches(2))
-	out := make([]float64, 4)
-	require.NoError(t, s.Train(context.Background(), 0, spoiled(t, good), out))
-	require.Equal(t, []float64{16384, 1}, out[2:])
-	require.True(t, lowered(s))
-	require.NoError(t, s.Train(context.Background(), 1, good, out))
-	require.Equal(t, []float64{16384, 1}, out[2:])
-	require.False(t, lowered(s))
+	for _, parts := range []int{1, 2} {
+		s := open(t, "digits-fp16", session.Options{AllowInexactSplit: true, MicroBatches: parts})
+		require.Equal(t, []string{"loss", "accuracy", "loss_scale", "skipped_steps"}, s.TrainMetrics())
+		out := make([]float64, 4)
+		for i, c := range []struct {
+			b    data.Batch
+			want []float64
+		}{{good, []float64{32768, 0}}, {spoiled(t, good), []float64{16384, 1}}, {good, []float64{16384, 1}}} {
+			require.NoError(t, s.Train(context.Background(), int64(i), c.b, out))
+			require.Equal(t, c.want, out[2:], parts)
+			require.Equal(t, i == 1, lowered(s))
+		}
+		state, err := s.State()
+		require.NoError(t, err)
+		require.Nil(t, state, "it is in the variables")
+	}
 }
 
 // The identity of a model that takes a loss scale has the scale, even if it is 1.

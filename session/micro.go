@@ -161,8 +161,8 @@ func (s *Session) SetMicroBatches(n int) error {
 // MicroBatches returns the number set by SetMicroBatches.
 func (s *Session) MicroBatches() int { return max(s.parts, 1) }
 
-// splitter runs train steps in micro-batches.
-type splitter struct {
+// update is a train step in two parts: the signature gradients, on parts of a batch, and then the signature apply.
+type update struct {
 	gradients *runner
 	apply     *Step
 	// finite is the index of grads_finite in the outputs of the signature apply; -1 if there is
@@ -174,15 +174,25 @@ type splitter struct {
 	metrics, after []int
 }
 
-func (p *splitter) Close() error {
-	if p == nil {
+// newUpdate makes an update that reports the metrics of train.
+func newUpdate(gradients *runner, apply *Step, train []string) *update {
+	u := &update{gradients: gradients, apply: apply, finite: apply.index(contract.OutputGradsFinite),
+		metrics: gradients.find(train)} // CheckSplit checks that none is missing
+	for _, name := range train {
+		from := -1
+		if name == contract.OutputLoss || name == contract.MetricLossScale || name == contract.MetricSkippedSteps {
+			from = apply.index(name)
+		}
+		u.after = append(u.after, from)
+	}
+	return u
+}
+
+func (u *update) Close() error {
+	if u == nil {
 		return nil
 	}
-	var err error
-	if p.gradients != nil {
-		err = p.gradients.Close()
-	}
-	return errors.Join(err, p.apply.Close())
+	return errors.Join(u.gradients.Close(), u.apply.Close())
 }
 
 func (s *Session) prepareMicroBatches() error {
@@ -193,18 +203,19 @@ func (s *Session) prepareMicroBatches() error {
 		return option.Errorf("micro-batches cannot be used with {Options.Cluster}, which splits each batch among its " +
 			"ranks instead")
 	}
-	p, err := &splitter{}, s.CheckSplit()
+	err := s.CheckSplit()
+	var gradients *runner
+	var apply *Step
 	if err == nil {
-		p.gradients, err = s.runner(s.tf, s.roles.Gradients)
+		gradients, err = s.runner(s.tf, s.roles.Gradients)
 	}
 	if err == nil {
-		p.apply, err = s.Prepare(s.roles.Apply)
+		apply, err = s.Prepare(s.roles.Apply)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("micro-batches: %w", err), p.Close())
+		return errors.Join(fmt.Errorf("micro-batches: %w", err), gradients.Close())
 	}
-	p.metrics, p.after, p.finite = placeMetrics(p.gradients, p.apply, s.train.names)
-	s.split = p
+	s.split = newUpdate(gradients, apply, s.train.names)
 	return nil
 }
 
@@ -221,22 +232,21 @@ func (s *Session) trainParts(ctx context.Context, step int64, b data.Batch, out 
 	if err := p.apply.Run(ctx); err != nil {
 		return false, err
 	}
-	return p.apply.finish(p.after, p.finite, applied, out)
+	return p.finish(applied, out)
 }
 
-// finish reads the metrics after a step of the signature apply. For each element of out, after has
-// the index of an output, or -1. finite is the index of the output grads_finite. If that is -1,
-// finish returns the argument applied.
-func (st *Step) finish(after []int, finite int, applied bool, out []float64) (_ bool, err error) {
-	for i, from := range after {
+// finish reads the metrics that the signature apply reports, and grads_finite. Without grads_finite, it returns the
+// argument applied.
+func (u *update) finish(applied bool, out []float64) (_ bool, err error) {
+	for i, from := range u.after {
 		if from >= 0 {
-			if out[i], err = st.tf.Float(from); err != nil {
+			if out[i], err = u.apply.tf.Float(from); err != nil {
 				return false, err
 			}
 		}
 	}
-	if finite >= 0 {
-		return st.isFinite(finite)
+	if u.finite >= 0 {
+		return u.apply.isFinite(u.finite)
 	}
 	return applied, nil
 }

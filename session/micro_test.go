@@ -255,32 +255,17 @@ func TestIdentityHasTheParts(t *testing.T) {
 	}
 }
 
-// Batches of a model with dropout are split only with AllowInexactSplit. After a reset to a
-// snapshot, the losses are the same again.
+// Batches of a model with dropout are split only with AllowInexactSplit.
 func TestDropoutInParts(t *testing.T) {
-	ctx := context.Background()
 	model, err := savedmodels.Builtin(dropout)
 	require.NoError(t, err)
 	s := openModel(t, model, session.Options{})
-	assert.Error(t, s.CheckSplit())
 	assert.ErrorIs(t, s.SetMicroBatches(2), session.ErrInexactSplit)
 	assert.Equal(t, 1, s.MicroBatches())
 	require.NoError(t, s.SetMicroBatches(1))
-
 	s = openModel(t, model, session.Options{AllowInexactSplit: true})
-	assert.NoError(t, s.CheckSplit())
 	require.NoError(t, s.SetMicroBatches(2))
-	b := ones(t, model, "train", 8)
-	bs := []data.Batch{b, b, b}
-	losses(t, s, bs, 0)
-	p, err := s.Snapshot(ctx)
-	require.NoError(t, err)
-	defer p.Close()
-	want := losses(t, s, bs, 3)
-	assert.NotEqual(t, want[0], want[1])
-	_, err = s.Reset(ctx, "reload", p)
-	require.NoError(t, err)
-	assert.Equal(t, want, losses(t, s, bs, 3))
+	losses(t, s, []data.Batch{ones(t, model, "train", 8)}, 0)
 }
 
 // Micro-batches draw different random numbers, which are the same in each run.

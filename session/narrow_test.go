@@ -42,8 +42,7 @@ func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {
 		Add("step", "AssignSubVariableOp", typed, "w", "down").
 		Add("trained", "Identity", of, "mean", "^step").
 		Placeholder("prefix", tfbind.String).
-		Add("names", "Const", textsOf("w")).
-		Add("slices", "Const", textsOf("")).
+		Texts("names", "w").Texts("slices", "").
 		Add("save", "SaveV2", graphdef.Attrs{"dtypes": graphdef.Types([]tfbind.DType{d})}, "prefix", "names", "slices",
 			"value").
 		Add("saved", "Identity", graphdef.Attrs{"T": graphdef.Type(tfbind.String)}, "prefix", "^save").
@@ -65,15 +64,6 @@ func linear(t testing.TB, d tfbind.DType) *savedmodels.Model {
 			Outputs: map[string]*tfproto.TensorInfo{"out": info("out", -1, 1)}},
 	}, &tfproto.SaverDef{FilenameTensorName: "prefix:0", SaveTensorName: "saved:0", RestoreOpName: "restore",
 		Version: tfproto.SaverDef_V2})
-}
-
-// textsOf returns the attributes of a string constant.
-func textsOf(text string) graphdef.Attrs {
-	return graphdef.Attrs{"dtype": graphdef.Type(tfbind.String),
-		"value": {Value: &tfproto.AttrValue_Tensor{Tensor: &tfproto.TensorProto{
-			Dtype: tfproto.DataType_DT_STRING, StringVal: [][]byte{[]byte(text)},
-			TensorShape: &tfproto.TensorShapeProto{Dim: []*tfproto.TensorShapeProto_Dim{{Size: 1}}},
-		}}}}
 }
 
 // saveVariables runs the operation begin of a graph and then saved, which writes a checkpoint.

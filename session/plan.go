@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"steadyfit/data"
@@ -24,8 +25,8 @@ type Plan struct {
 	parallel *savedmodels.Parallel // the train step of a rank; nil without a cluster
 	// trainNames and evaluateNames are the results of TrainMetrics and EvaluateMetrics.
 	trainNames, evaluateNames []string
-	// full and fullXLA describe the signatures of several steps per execution; nil if unused.
-	full, fullXLA *layout
+	// stacked describes the signatures of several steps per execution, the compiled one first; nil if unused.
+	stacked []*layout
 }
 
 // TrainMetrics returns the names of the results of a train step; nil if the plan is read-only. "loss"
@@ -143,18 +144,19 @@ func (p *Plan) ChooseSteps(ds data.Dataset, batch int) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	plain, compiled, err := p.layouts()
+	layouts, err := p.layouts()
 	if err != nil {
 		return 1, err
 	}
-	switch {
-	case compiled != nil && compiled.takes(int(compiled.steps), batch):
-		return int(compiled.steps), nil
-	case !plain.takes(int(plain.steps), batch):
+	for _, l := range layouts {
+		if l.steps >= 0 && l.takes(int(l.steps), batch) {
+			return int(l.steps), nil
+		}
+	}
+	plain := layouts[len(layouts)-1]
+	if !plain.takes(max(int(plain.steps), 2), batch) {
 		return 1, fmt.Errorf("%w: signature %s takes batches of %d samples, but the batches have %d", ErrStack,
 			plain.signature.Name, plain.batch, batch)
-	case plain.steps >= 0:
-		return int(plain.steps), nil
 	}
 	bytes := 1
 	for _, in := range plain.signature.DataInputs() {
@@ -188,12 +190,13 @@ func (p *Plan) layOut() (err error) {
 	if want < 2 {
 		return nil
 	}
-	if p.full, p.fullXLA, err = p.layouts(); err != nil {
+	if p.stacked, err = p.layouts(); err != nil {
 		return refuse(err.Error(), "", err)
 	}
-	if least := p.full.steps; least > int64(want) && (p.fullXLA == nil || p.fullXLA.steps > int64(want)) {
-		return refuse(fmt.Sprintf("signature %s runs exactly %d steps per execution", p.full.signature.Name, least),
-			fmt.Sprintf("set %d or more", least), ErrStack)
+	if !slices.ContainsFunc(p.stacked, func(l *layout) bool { return l.steps <= int64(want) }) {
+		plain := p.stacked[len(p.stacked)-1]
+		return refuse(fmt.Sprintf("signature %s runs exactly %d steps per execution", plain.signature.Name, plain.steps),
+			fmt.Sprintf("set %d or more", plain.steps), ErrStack)
 	}
 	return nil
 }
@@ -248,28 +251,33 @@ func (l *layout) takes(n, samples int) bool {
 	return (l.steps < 0 || l.steps == int64(n)) && (l.batch < 0 || l.batch == int64(samples))
 }
 
-// layouts returns the layout of train_n and, with Options.Compiled, the layout of train_n_xla.
-// compiled is nil if it is not used.
-func (p *Plan) layouts() (plain, compiled *layout, err error) {
+// layouts returns the layout of train_n and, before it, with Options.Compiled, the layout of train_n_xla.
+func (p *Plan) layouts() (all []*layout, err error) {
 	if p.roles.TrainN == "" {
-		return nil, nil, fmt.Errorf("%w: %s", ErrStack, cmp.Or(unusable(p.model, "train_n"),
+		return nil, fmt.Errorf("%w: %s", ErrStack, cmp.Or(unusable(p.model, "train_n"),
 			"the model has no signature train_n; export it with one, as steadyfit-export does"))
 	}
 	train, err := p.model.Signature(p.roles.Train)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if scalable(train) {
-		return nil, nil, fmt.Errorf("%w: a dynamic loss scale needs the output %s of signature %s after each step, and an "+
+		return nil, fmt.Errorf("%w: a dynamic loss scale needs the output %s of signature %s after each step, and an "+
 			"execution of several steps does not report how many were skipped; export the model without loss_scale_input to "+
 			"scale the loss inside the graph",
 			ErrStack, contract.OutputGradsFinite, train.Name)
 	}
-	if plain, err = layoutOf(p.model, p.roles.TrainN, train); err != nil || !p.opts.Compiled || p.roles.TrainNXLA == "" {
-		return plain, nil, err
+	for _, name := range []string{p.roles.TrainNXLA, p.roles.TrainN} {
+		if name == "" || name == p.roles.TrainNXLA && !p.opts.Compiled {
+			continue
+		}
+		l, err := layoutOf(p.model, name, train)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l)
 	}
-	compiled, err = layoutOf(p.model, p.roles.TrainNXLA, train)
-	return plain, compiled, err
+	return all, nil
 }
 
 // isStacked reports whether an input has one value per step of an execution.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -34,71 +35,98 @@ func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(di
 	if err := replaceable(dir, s.model.Dir); err != nil {
 		return err
 	}
-	return s.modelError(dir, s.writeModel(ctx, dir, complete))
-}
-
-// writeFiles writes a SavedModel with its manifest to a new folder, and syncs it.
-func (s *Session) writeFiles(ctx context.Context, dir string, complete []func(string) error) error {
-	variables := filepath.Join(dir, "variables")
-	err := os.MkdirAll(variables, 0o777)
-	if err == nil {
-		err = copyModel(s.model, dir)
-	}
-	if err == nil {
-		err = s.saveAll(ctx, filepath.Join(variables, "variables"))
-	}
-	for _, f := range complete {
-		if err == nil {
-			err = f(dir)
+	clean := filepath.Clean(dir)
+	tidy(clean)
+	return s.modelError(dir, s.writeModel(ctx, filepath.Dir(clean), unfinished(clean), complete, func(temp string) error {
+		// A rename cannot replace a folder that has files, so the old model is moved away first.
+		old := filepath.Join(temp, replacedModel)
+		if err := os.Rename(clean, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
-	}
-	if err == nil {
-		err = manifest.Write(ctx, dir)
-	}
-	if err == nil {
-		err = files.SyncTree(dir)
-	}
-	return err
+		err := os.Rename(filepath.Join(temp, newModel), clean)
+		if err != nil {
+			_ = os.Rename(old, clean) // fails if no model was replaced
+		}
+		return err
+	}))
 }
 
-func (s *Session) writeModel(ctx context.Context, dir string, complete []func(string) error) (err error) {
-	dir = filepath.Clean(dir)
-	parent := filepath.Dir(dir)
+// SaveVersion writes the model of SaveModel to a new folder dir/N and returns its path. N is one more
+// than the largest number in dir. Readers such as TensorFlow Serving see only complete versions:
+// SaveVersion writes the files to a hidden folder, syncs them, and renames it. Several processes may
+// write to the same dir.
+//
+// SaveVersion removes no version. It removes what killed processes left, on a file system with locks.
+//
+// Each complete function is called with the folder of the files before it is published. After
+// an error, path is empty unless the version was published.
+func (s *Session) SaveVersion(ctx context.Context, dir string, complete ...func(dir string) error) (path string,
+	err error) {
+	if err := replaceableVersions(dir); err != nil {
+		return "", err
+	}
+	files.ClearScratch(dir, versionPrefix)
+	err = s.writeModel(ctx, dir, versionPrefix, complete, func(temp string) (err error) {
+		path, err = publish(filepath.Join(temp, newModel), dir)
+		return err
+	})
+	return path, s.modelError(dir, err)
+}
+
+// writeModel writes a SavedModel with its manifest to the folder newModel of a temporary folder in parent, which it
+// syncs. Then it calls publish with the temporary folder, whose name begins with prefix.
+func (s *Session) writeModel(ctx context.Context, parent, prefix string, complete []func(string) error,
+	publish func(temp string) error) error {
 	if err := os.MkdirAll(parent, 0o777); err != nil {
 		return err
 	}
-	tidy(dir)
-	temp, remove, err := files.NewScratch(parent, unfinished(dir))
+	temp, remove, err := files.NewScratch(parent, prefix)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if left := remove(); left != nil {
-			err = errors.Join(err, left)
+	dir := filepath.Join(temp, newModel)
+	variables := filepath.Join(dir, "variables")
+	steps := []func(string) error{
+		func(string) error { return os.MkdirAll(variables, 0o777) },
+		func(string) error { return copyModel(s.model, dir) },
+		func(string) error { return s.saveAll(ctx, filepath.Join(variables, "variables")) },
+	}
+	steps = append(append(steps, complete...), func(string) error { return manifest.Write(ctx, dir) }, files.SyncTree,
+		func(string) error { return publish(temp) }, func(string) error { return files.SyncPath(parent) })
+	for _, step := range steps {
+		if err == nil {
+			err = step(dir)
 		}
-	}()
-	whole := filepath.Join(temp, newModel)
-	if err := s.writeFiles(ctx, whole, complete); err != nil {
-		return err
 	}
-	// A rename cannot replace a folder that has files, so the old model is moved away first. If
-	// the new model cannot be renamed, the old one is moved back.
-	old := filepath.Join(temp, replacedModel)
-	err = os.Rename(dir, old)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Rename(whole, dir); err != nil {
-		back := os.Rename(old, dir)
-		if errors.Is(back, fs.ErrNotExist) { // no model was replaced
-			back = nil
-		}
-		remove = func() error { return nil }
-		return errors.Join(fmt.Errorf("%w; the trained model is in %s: move it, because a later save to %s removes it", err,
-			whole, dir), back)
-	}
-	return files.SyncPath(parent)
+	return errors.Join(err, remove())
 }
+
+// publish renames a complete folder to the next number in dir. The rename fails if another process has
+// taken that number. Any file or folder whose name is a number counts, even if it is not a version.
+func publish(whole, dir string) (string, error) {
+	for {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return "", err
+		}
+		largest := uint64(0)
+		for _, e := range entries {
+			if n, err := strconv.ParseUint(e.Name(), 10, 63); err == nil {
+				largest = max(largest, n)
+			}
+		}
+		path := filepath.Join(dir, strconv.FormatUint(largest+1, 10))
+		switch err := os.Rename(whole, path); {
+		case err == nil:
+			return path, nil
+		case !errors.Is(err, fs.ErrExist):
+			return "", err
+		}
+	}
+}
+
+// versionPrefix begins the name of the folder in which a version is written.
+const versionPrefix = ".version-"
 
 // newModel and replacedModel are the names of the new and the replaced model in the folder for
 // unfinished models.
@@ -163,6 +191,27 @@ func CheckOutput(dir string, model *savedmodels.Model) error {
 	return checkSpace(dir, filepath.Dir(filepath.Clean(dir)), model)
 }
 
+// CheckVersions reports early what SaveVersion would report at the end of a run, and removes the temporary
+// folders of killed processes in dir. It returns the same errors as CheckOutput.
+func CheckVersions(dir string, model *savedmodels.Model) error {
+	if model == nil {
+		return errNoModel
+	}
+	if err := replaceableVersions(dir); err != nil {
+		return err
+	}
+	files.ClearScratch(dir, versionPrefix)
+	return checkSpace(dir, dir, model)
+}
+
+// replaceableVersions rejects a folder that is a SavedModel.
+func replaceableVersions(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, "saved_model.pb")); err == nil {
+		return fmt.Errorf("save a version in %s: the folder is a SavedModel; choose the folder that has the versions", dir)
+	}
+	return nil
+}
+
 // checkSpace returns a SaveError if a model cannot be saved to dir for lack of space or rights in
 // the folder parent, which it creates.
 func checkSpace(dir, parent string, model *savedmodels.Model) error {
@@ -205,11 +254,13 @@ func (s *Session) modelError(dir string, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &saving):
-		return newSaveError("save model to", dir, modelBytes(s.model), saving.Err)
+		err = saving.Err
 	case errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist):
-		return newSaveError("save model to", dir, modelBytes(s.model), files.Cause(err))
+		err = files.Cause(err)
+	default:
+		return fmt.Errorf("save model to %s: %w", dir, err)
 	}
-	return fmt.Errorf("save model to %s: %w", dir, err)
+	return newSaveError("save model to", dir, modelBytes(s.model), err)
 }
 
 func modelBytes(m *savedmodels.Model) int64 {

@@ -105,8 +105,9 @@ type native struct {
 	tf              *tfbind.Session
 	train, evaluate *runner
 	compiled        *runner   // the XLA-compiled form of train; nil if unused
-	stacker         *stacker  // nil if steps run one by one
-	split           *splitter // nil until SetMicroBatches needs it
+	stacks          []*stack  // for several steps per execution, the compiled one first
+	next            *stack    // to which batches are added; nil if there is none
+	split           *update   // nil until SetMicroBatches needs it
 	state           *stateOps // nil until it is needed
 	setRate         *Step     // signature set_learning_rate; nil until it is used
 	resetMetrics    *Step     // nil if there is no such signature
@@ -155,7 +156,7 @@ func Open(ctx context.Context, p *Plan) (*Session, error) {
 	}
 	if err := s.load(); err != nil {
 		s.rank.close()
-		return nil, gpuError(*device, unusableModel(err))
+		return nil, unusableModel(err)
 	}
 	err = s.checkGPU()
 	if err == nil {
@@ -232,7 +233,7 @@ func (s *Session) load() error {
 func unusableModel(err error) error {
 	var failed *tfbind.Error
 	ofModel := strings.Fields("INVALID_ARGUMENT NOT_FOUND FAILED_PRECONDITION OUT_OF_RANGE UNIMPLEMENTED DATA_LOSS")
-	if errors.As(err, &failed) && slices.Contains(ofModel, failed.Code) {
+	if errors.As(err, &failed) && slices.Contains(ofModel, failed.Code) && !errors.Is(err, ErrNoGPU) {
 		return contract.Mark(err, savedmodels.ErrNotSavedModel)
 	}
 	return err
@@ -293,15 +294,16 @@ func (s *Session) Close() error {
 
 func (n *native) close() error {
 	for _, r := range []*runner{n.train, n.compiled, n.evaluate} {
-		if r != nil {
-			r.Close()
-		}
+		r.Close()
 	}
-	n.stacker.close()
+	for _, k := range n.stacks {
+		k.Close()
+	}
 	n.split.Close()
 	n.setRate.Close()
 	n.resetMetrics.Close()
-	n.rank.close()
+	n.rank.Close()
+	n.rank.sum.Close()
 	return n.tf.Close()
 }
 

@@ -91,27 +91,6 @@ func losses(t testing.TB, s *session.Session, bs []data.Batch, firstStep int64) 
 // forDigits lists the built-in models for the built-in dataset digits.
 var forDigits = []string{"digits", "digits-cnn"}
 
-func TestTrainingLowersTheLoss(t *testing.T) {
-	for _, name := range forDigits {
-		t.Run(name, func(t *testing.T) {
-			s := open(t, name, session.Options{})
-			assert.Equal(t, []string{"loss", "accuracy"}, s.TrainMetrics())
-			assert.Equal(t, []string{"loss", "accuracy"}, s.EvaluateMetrics())
-			bs := batches(t, digits(t), 32, 1)
-			for range 5 {
-				bs = append(bs, bs[0])
-			}
-			l := losses(t, s, bs, 0)
-			assert.Less(t, l[len(l)-1], l[0])
-			out := make([]float64, 2)
-			require.NoError(t, s.Evaluate(context.Background(), bs[0], out))
-			before := out[0]
-			require.NoError(t, s.Evaluate(context.Background(), bs[0], out))
-			assert.Equal(t, before, out[0], "evaluating changes nothing")
-		})
-	}
-}
-
 // Every built-in model trains, evaluates, and can use micro-batches.
 //
 //lane:skip gcstress (hundreds of steps)
@@ -379,10 +358,6 @@ func TestNil(t *testing.T) {
 		"Save":     func() error { return s.Save(none, filepath.Join(t.TempDir(), "v")) },
 		"Restore":  func() error { return s.Restore(none, filepath.Join(t.TempDir(), "v")) },
 		"Reset":    func() error { _, err := s.Reset(none, "none", nil); return err },
-		"Preprocess": func() error {
-			_, _, err := session.Preprocess(none, digits(t), nil, session.PreprocessingOptions{})
-			return err
-		},
 	} {
 		assert.ErrorContains(t, do(), "the context ", name)
 	}
@@ -401,6 +376,16 @@ func TestNil(t *testing.T) {
 	require.NoError(t, s.Train(ctx, 0, b, make([]float64, 2)))
 }
 
+// damageWeights changes the value of a weight in the files of a model.
+func damageWeights(t *testing.T, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, "variables", "variables.data-00000-of-00001")
+	values, err := os.ReadFile(path)
+	require.NoError(t, err)
+	values[len(values)/2] ^= 1
+	require.NoError(t, os.WriteFile(path, values, 0o600))
+}
+
 func TestOpenErrors(t *testing.T) {
 	ctx := context.Background()
 	model, err := savedmodels.Builtin("digits")
@@ -415,14 +400,9 @@ func TestOpenErrors(t *testing.T) {
 	_, err = session.OpenModel(ended, model, session.Options{})
 	assert.ErrorIs(t, err, cause)
 
-	// Change the value of a weight in the file.
 	dir := filepath.Join(t.TempDir(), "damaged")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(model.Dir)))
-	path := filepath.Join(dir, "variables", "variables.data-00000-of-00001")
-	values, err := os.ReadFile(path)
-	require.NoError(t, err)
-	values[len(values)/2] ^= 1
-	require.NoError(t, os.WriteFile(path, values, 0o600))
+	damageWeights(t, dir)
 	damaged, err := savedmodels.Open(dir)
 	require.NoError(t, err)
 	_, err = session.OpenModel(ctx, damaged, session.Options{})
@@ -490,27 +470,24 @@ func TestTrace(t *testing.T) {
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
 }
 
-// Options that change how steps round change the identity.
-func TestIdentityHasThePrecision(t *testing.T) {
+// Options that change how steps round change the identity, and so does oneDNN, which an earlier session, or autotune,
+// may have turned off for the whole process.
+func TestIdentityHasTheRounding(t *testing.T) {
 	if !session.InProcess(t, "1") { // rewriting to bfloat16 needs oneDNN
 		return
 	}
 	plain := open(t, "digits", session.Options{}).Identity()
-	assert.Equal(t, "that of the model", plain["precision"])
-	assert.Equal(t, "on", plain["onednn"])
-	assert.Equal(t, "TensorFlow's default", plain["xla"])
 	other := open(t, "digits", session.Options{Device: gpuopts.Options{Precision: gpuopts.BFloat16,
 		XLA: "off"}}).Identity()
-	assert.Equal(t, "bfloat16", other["precision"])
-	assert.Equal(t, "off", other["xla"])
-	delete(other, "precision")
-	delete(other, "xla")
-	for key, value := range other {
-		assert.Equal(t, plain[key], value, key)
+	for key, want := range map[string][2]string{"precision": {"that of the model", "bfloat16"}, "onednn": {"on", "on"},
+		"xla": {"TensorFlow's default", "off"}} {
+		assert.Equal(t, want, [2]string{plain[key], other[key]})
+		delete(plain, key)
+		delete(other, key)
 	}
+	assert.Equal(t, plain, other)
 }
 
-// An earlier session, or autotune, may have turned oneDNN off for the whole process.
 func TestIdentityHasOneDNN(t *testing.T) {
 	if session.InProcess(t, "0") {
 		assert.Equal(t, "off", open(t, "digits", session.Options{}).Identity()["onednn"])

@@ -31,11 +31,6 @@ func (d *side) open(config []byte, graph func() *graphdef.Graph) error {
 	if err != nil {
 		return err
 	}
-	return d.load(def, config)
-}
-
-// load makes the native session of a serialized graph.
-func (d *side) load(def, config []byte) error {
 	tf, err := tfbind.NewSession(nil, config)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"steadyfit/data"
@@ -16,16 +17,14 @@ func (s *Session) prepareVariants(n *native) (err error) {
 			return err
 		}
 	}
-	if s.full == nil {
-		return nil
+	for _, l := range s.stacked {
+		k, err := s.newStack(n, l)
+		if err != nil {
+			return err
+		}
+		n.stacks = append(n.stacks, k)
 	}
-	f := &stacker{}
-	n.stacker = f
-	f.plain, err = s.newStack(n, s.full)
-	if err == nil && s.fullXLA != nil {
-		f.compiled, err = s.newStack(n, s.fullXLA)
-	}
-	return err
+	return nil
 }
 
 // compiledSignatures describes the XLA-compiled signatures for Identity.
@@ -34,43 +33,15 @@ func (s *Session) compiledSignatures() string {
 	if s.compiled != nil {
 		parts = append(parts, s.compiled.Signature.Name)
 	}
-	if s.stacker != nil && s.stacker.compiled != nil {
+	if len(s.stacks) > 1 {
 		// The number of steps per execution determines which steps this signature runs.
-		parts = append(parts, fmt.Sprintf("%s with up to %d steps per call", s.stacker.compiled.Signature.Name,
+		parts = append(parts, fmt.Sprintf("%s with up to %d steps per call", s.stacks[0].Signature.Name,
 			s.opts.StepsPerExecution))
 	}
 	if len(parts) == 0 {
 		return "none"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// stacker runs several steps per execution.
-type stacker struct {
-	plain, compiled *stack // compiled may be nil
-	// next is the stack that batches are added to; nil if there is none.
-	next *stack
-}
-
-func (f *stacker) close() {
-	if f == nil {
-		return
-	}
-	for _, k := range []*stack{f.plain, f.compiled} {
-		if k != nil {
-			k.Close()
-		}
-	}
-}
-
-// choose returns the stack for an execution of n steps; nil if there is none.
-func (f *stacker) choose(n, samples int) *stack {
-	for _, k := range []*stack{f.compiled, f.plain} {
-		if k != nil && k.layout.takes(n, samples) {
-			return k
-		}
-	}
-	return nil
 }
 
 // stack runs a signature of several steps. Its inputs are set batch by batch.
@@ -105,42 +76,39 @@ func (s *Session) StepsPerExecution() int { return s.opts.StepsPerExecution }
 // this size. 1 means that steps run one by one, as with micro-batches. A later call may return another
 // number.
 func (s *Session) Stackable(n, samples int) int {
-	f := s.stacker
 	n = min(n, s.opts.StepsPerExecution)
-	if f == nil || n < 2 || samples < 1 || s.parts > 1 && samples > 1 {
+	if n < 2 || samples < 1 || s.parts > 1 && samples > 1 {
 		return 1
 	}
-	if c := f.compiled; c != nil && c.layout.steps <= int64(n) && c.layout.takes(int(c.layout.steps), samples) {
-		return int(c.layout.steps)
+	for _, k := range s.stacks {
+		steps := n
+		if k.layout.steps > 0 {
+			steps = int(k.layout.steps)
+		}
+		if steps <= n && k.layout.takes(steps, samples) {
+			return steps
+		}
 	}
-	l := f.plain.layout
-	if l.steps > 0 && l.steps <= int64(n) {
-		n = int(l.steps)
-	}
-	if !l.takes(n, samples) {
-		return 1
-	}
-	return n
+	return 1
 }
 
 // Stack copies batch i, from 0, to an execution of n steps; batch 0 starts a new execution, also after
 // an error. All batches have the same size. Stack does not change the model. If the steps cannot run
 // together, the error is ErrStack. Stack does not allocate if the execution before had n steps, too.
 func (s *Session) Stack(i, n int, b data.Batch) (err error) {
-	f := s.stacker
-	if f == nil {
+	if s.stacks == nil {
 		return option.Errorf("stack: %w: {Options.StepsPerExecution} is not above 1", ErrStack)
 	}
 	if i == 0 {
-		f.next = nil
+		s.next = nil
 		if s.Stackable(n, b.Size) != n || n < 2 {
 			return fmt.Errorf("stack: %w: the model cannot run %d steps per execution on batches of %d samples; use the "+
 				"number from Stackable", ErrStack, n, b.Size)
 		}
-		f.next = f.choose(n, b.Size)
-		f.next.begin(n, b)
+		s.next = s.stacks[slices.IndexFunc(s.stacks, func(k *stack) bool { return k.layout.takes(n, b.Size) })]
+		s.next.begin(n, b)
 	}
-	k := f.next
+	k := s.next
 	if k == nil || k.have != i || k.steps != n || k.samples != b.Size {
 		err = fmt.Errorf("stack: %w: batch %d of %d with %d samples is out of order, or differs in size from the batches "+
 			"before it", ErrStack, i, n, b.Size)
@@ -148,7 +116,7 @@ func (s *Session) Stack(i, n int, b data.Batch) (err error) {
 		err = k.add(b)
 	}
 	if err != nil {
-		f.next = nil
+		s.next = nil
 	}
 	return err
 }
@@ -188,12 +156,8 @@ func (k *stack) add(b data.Batch) error {
 // loss_scale. ctx does not interrupt the execution. After an error, any number of the steps may have
 // run.
 func (s *Session) TrainN(ctx context.Context, step int64, n int, out []float64) error {
-	f := s.stacker
-	if f == nil {
-		return option.Errorf("train: %w: {Options.StepsPerExecution} is not above 1", ErrStack)
-	}
-	k := f.next
-	f.next = nil
+	k := s.next
+	s.next = nil
 	if k == nil || k.have != n || k.steps != n {
 		return fmt.Errorf("train: %w: the batches of %d steps were not stacked", ErrStack, n)
 	}

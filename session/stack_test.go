@@ -161,34 +161,27 @@ func TestStackErrors(t *testing.T) {
 	assert.ErrorIs(t, s.Stack(1, 3, bs[1]), session.ErrStack, "not the first")
 	assert.ErrorIs(t, s.Stack(0, 4, bs[0]), session.ErrStack, "more than Options.StepsPerExecution")
 	assert.ErrorIs(t, s.Stack(0, 1, bs[0]), session.ErrStack, "one step is no call of several")
-	for _, at := range []int{0, 1, 2} {
-		for i := range at {
-			require.NoError(t, s.Stack(i, 3, bs[i]))
-		}
-		assert.ErrorIs(t, s.Stack(at, 3, wrong), tfbind.ErrType)
+	for _, c := range []struct {
+		first, then int // steps of the execution that batch 0 and batch 1 are added to
+		b           data.Batch
+		err         error
+	}{{3, 3, wrong, tfbind.ErrType}, {3, 3, small, session.ErrStack}, {2, 3, bs[1], session.ErrStack}} {
+		require.NoError(t, s.Stack(0, c.first, bs[0]))
+		assert.ErrorIs(t, s.Stack(1, c.then, c.b), c.err)
+		assert.ErrorIs(t, s.Stack(2, 3, bs[2]), session.ErrStack, "it begins anew with 0")
 		assert.ErrorIs(t, s.TrainN(ctx, 0, 3, out), session.ErrStack)
-		if at < 2 {
-			assert.ErrorIs(t, s.Stack(at+1, 3, bs[at+1]), session.ErrStack, "it begins anew with 0")
-		}
 	}
-	require.NoError(t, s.Stack(0, 3, bs[0]))
-	assert.ErrorIs(t, s.Stack(1, 3, small), session.ErrStack, "another size")
-	require.NoError(t, s.Stack(0, 2, bs[0]))
-	assert.ErrorIs(t, s.Stack(1, 3, bs[1]), session.ErrStack, "another number of steps")
 	require.NoError(t, s.Stack(0, 2, bs[0]))
 	assert.ErrorIs(t, s.TrainN(ctx, 0, 2, out), session.ErrStack, "one of two")
 	assert.True(t, before == variables(t, s), "something has run")
 
-	plain := open(t, "digits", session.Options{})
-	single(t, plain, bs, 0)
 	stackedRun(t, s, bs, 0)
-	assert.True(t, variables(t, plain) == variables(t, s), "the variables differ")
 	assert.ErrorIs(t, s.TrainN(ctx, 3, 3, out), session.ErrStack, "the call has run already")
-	for i, b := range bs {
-		require.NoError(t, s.Stack(i, 3, b))
-	}
-	assert.ErrorContains(t, s.TrainN(ctx, 3, 3, out[:1]), "the slice has length 1, expected 2 for the results")
+	require.NoError(t, s.Stack(0, 2, bs[0]))
+	require.NoError(t, s.Stack(1, 2, bs[1]))
+	assert.ErrorContains(t, s.TrainN(ctx, 3, 2, out[:1]), "the slice has length 1, expected 2 for the results")
 
+	plain := open(t, "digits", session.Options{})
 	assert.Equal(t, 1, plain.Stackable(10, 8))
 	assert.ErrorIs(t, plain.Stack(0, 2, bs[0]), session.ErrStack)
 	assert.ErrorIs(t, plain.TrainN(ctx, 0, 2, out), session.ErrStack)

@@ -2,10 +2,8 @@ package session_test
 
 import (
 	"context"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -109,28 +107,4 @@ func TestRestoreRefusesAnotherBase(t *testing.T) {
 	require.NoError(t, err)
 	defer p.Close()
 	assert.ErrorIs(t, b.Revert(ctx, p), session.ErrMismatch)
-}
-
-// A reload does not combine a snapshot with frozen variables that were replaced on disk.
-func TestResetRefusesAReplacedBase(t *testing.T) {
-	ctx := context.Background()
-	dir := filepath.Join(t.TempDir(), "model")
-	require.NoError(t, os.CopyFS(dir, os.DirFS(lora)))
-	m, err := savedmodels.Open(dir)
-	require.NoError(t, err)
-	s := openModel(t, m, session.Options{})
-	p, err := s.Snapshot(ctx)
-	require.NoError(t, err)
-	defer p.Close()
-	require.NoError(t, fs.WalkDir(os.DirFS("testdata/other"), ".", func(name string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || !strings.HasPrefix(name, "variables") {
-			return err
-		}
-		content, err := os.ReadFile(filepath.Join("testdata/other", name))
-		require.NoError(t, err)
-		return os.WriteFile(filepath.Join(dir, "variables", name), content, 0o644)
-	}))
-	_, err = s.Reset(ctx, "reload", p)
-	require.ErrorIs(t, err, savedmodels.ErrChanged)
-	losses(t, s, batches(t, digits(t), 32, 1), 0) // the session is open
 }

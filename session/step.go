@@ -184,6 +184,13 @@ type runner struct {
 	finite int
 }
 
+func (r *runner) Close() error {
+	if r == nil {
+		return nil
+	}
+	return r.Step.Close()
+}
+
 // runner prepares a signature. The result is nil after an error.
 func (s *Session) runner(tf *tfbind.Session, signature string) (*runner, error) {
 	sig, err := s.model.Signature(signature)

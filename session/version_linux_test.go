@@ -25,23 +25,19 @@ const versionsEnv = "STEADYFIT_TEST_VERSIONS"
 
 func init() { asChild(versionsEnv, writeVersions) }
 
-func writeVersions(dir string) error {
+func writeVersions(dir string) (any, error) {
 	ctx := context.Background()
 	model, err := savedmodels.Open("builtin:digits")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s, err := OpenModel(ctx, model, Options{})
-	if err != nil {
-		return err
-	}
-	for {
-		path, err := s.SaveVersion(ctx, dir)
-		if err != nil {
-			return err
-		}
+	for err == nil {
+		var path string
+		path, err = s.SaveVersion(ctx, dir)
 		fmt.Println(path)
 	}
+	return nil, err
 }
 
 // openDigits opens builtin:digits until the end of the test.

@@ -35,7 +35,7 @@ const (
 // broken network during an exchange, and its timeout for exchanges starts a thread for each run.
 //
 // A watch holds an idle connection to the server of each other rank. The connection ends when the
-// process of that rank ends, or when its machine does not answer.
+// process of that rank ends. It is opened again from time to time, which fails when its machine does not answer.
 type watch struct {
 	cluster *cluster.Cluster
 	timeout time.Duration
@@ -54,31 +54,24 @@ func startWatch(ctx context.Context, c *cluster.Cluster) (*watch, error) {
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())
 	starting, done := context.WithTimeout(ctx, cmp.Or(c.Start, defaultStart))
 	defer done()
-	answers := make(chan int)
+	answered := make([]chan struct{}, len(c.Workers))
 	for rank := range c.Workers {
-		if rank != c.Rank {
-			w.running.Go(func() { w.follow(rank, answers) })
+		if answered[rank] = make(chan struct{}); rank == c.Rank {
+			close(answered[rank])
+			continue
 		}
+		w.running.Go(func() { w.follow(rank, sync.OnceFunc(func() { close(answered[rank]) })) })
 	}
-	missing := make(map[int]bool)
 	for rank := range c.Workers {
-		missing[rank] = rank != c.Rank
-	}
-	for left := len(c.Workers) - 1; left > 0; left-- {
 		select {
-		case rank := <-answers:
-			missing[rank] = false
+		case <-answered[rank]:
 		case <-starting.Done():
 			w.close()
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("waiting for the other ranks: %w", context.Cause(ctx))
 			}
-			for rank := range c.Workers {
-				if missing[rank] {
-					return nil, contract.Mark(option.Errorf("%s did not start within %v; start all ranks, or raise {Cluster.Start}",
-						w.name(rank), cmp.Or(c.Start, defaultStart)), supervise.ErrRetry)
-				}
-			}
+			return nil, contract.Mark(option.Errorf("%s did not start within %v; start all ranks, or raise {Cluster.Start}",
+				w.name(rank), cmp.Or(c.Start, defaultStart)), supervise.ErrRetry)
 		}
 	}
 	return w, nil
@@ -96,15 +89,8 @@ func (w *watch) close() {
 	w.running.Wait()
 }
 
-// follow keeps a connection to a rank. After the first answer, it sends the number of the rank to
-// the channel answers.
-func (w *watch) follow(rank int, answers chan<- int) {
-	answered := sync.OnceFunc(func() {
-		select {
-		case answers <- rank:
-		case <-w.ctx.Done():
-		}
-	})
+// follow keeps a connection to a rank, and calls answered after the first answer.
+func (w *watch) follow(rank int, answered func()) {
 	for w.ctx.Err() == nil {
 		err := w.hold(w.cluster.Workers[rank], answered)
 		if err == nil {
@@ -120,18 +106,16 @@ func (w *watch) follow(rank int, answers chan<- int) {
 	}
 }
 
-// renewal is the time after which a connection is opened again. A server closes a connection on which its settings
-// are not acknowledged within a minute.
+// renewal is the time after which a connection is opened again, if Cluster.Timeout allows it. A server closes a
+// connection on which its settings are not acknowledged within a minute.
 const renewal = 20 * time.Second
 
 // hold opens a connection and calls answered when the server answers. All servers of TensorFlow speak HTTP/2, in
 // which the server begins with its settings. hold returns nil when the connection has to be renewed, and an error
 // when it ends.
 func (w *watch) hold(address string, answered func()) error {
-	limit := w.timeout / 2 // the connection before this one may have been silent, too
-	dialer := net.Dialer{Timeout: limit, KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: w.timeout / 4, Interval: w.timeout / 4, Count: 3,
-	}}
+	limit := w.timeout / 2 // the connection before this one may have been silent as long
+	dialer := net.Dialer{Timeout: limit}
 	conn, err := dialer.DialContext(w.ctx, "tcp", address)
 	if err != nil {
 		return err
@@ -143,7 +127,7 @@ func (w *watch) hold(address string, answered func()) error {
 		return fmt.Errorf("the server does not answer: %w", err)
 	}
 	answered()
-	_ = conn.SetReadDeadline(time.Now().Add(renewal))
+	_ = conn.SetReadDeadline(time.Now().Add(min(renewal, limit)))
 	if _, err = io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}

@@ -142,14 +142,6 @@ type rankProcess struct {
 func startRanks(t *testing.T, ranks int, job rankJob, change func(rank int, job *rankJob)) (all []*rankProcess) {
 	t.Helper()
 	job.Cluster.Workers = testkit.FreeAddresses(t, ranks)
-	return startWorkers(t, job, change, func(int) []string { return nil })
-}
-
-// startWorkers starts one process for each worker of the job. before returns the command line
-// that starts the process of a rank.
-func startWorkers(t *testing.T, job rankJob, change func(rank int, job *rankJob),
-	before func(rank int) []string) (all []*rankProcess) {
-	t.Helper()
 	for rank := range job.Cluster.Workers {
 		own := job
 		own.Cluster.Rank = rank
@@ -158,8 +150,7 @@ func startWorkers(t *testing.T, job rankJob, change func(rank int, job *rankJob)
 		}
 		text, err := json.Marshal(own)
 		require.NoError(t, err)
-		args := append(before(rank), os.Args[0], "-test.run=^"+t.Name()+"$")
-		p := &rankProcess{Cmd: exec.Command(args[0], args[1:]...)}
+		p := &rankProcess{Cmd: exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")}
 		p.Env = append(os.Environ(), rankEnv+"="+string(text))
 		p.Stderr = &p.err
 		p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -316,43 +307,6 @@ func TestClusterSurvivesKills(t *testing.T) {
 	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
 	assert.Equal(t, losses, lossesOf(readRecords(t, job.Dir)))
 	assert.Contains(t, ranks[0].err.String(), ") was lost: ")
-}
-
-// A rank that is cut off from the network ends itself and the others within Cluster.Timeout, and
-// the training continues when the network is back.
-//
-//lane:skip race (ends processes)
-//lane:skip check (long)
-func TestClusterCutOff(t *testing.T) {
-	asRank(t)
-	const all, cut = 3, 1
-	n := newNetwork(t, all)
-	job := rankJob{Dir: t.TempDir(), Batch: 50, Epochs: 4, Supervised: true, Slow: 10 * time.Millisecond,
-		CheckpointSteps: 5}
-	job.Cluster.Timeout = 4 * time.Second
-	for i := range all {
-		job.Cluster.Workers = append(job.Cluster.Workers, fmt.Sprintf("10.77.0.%d:15000", i+1))
-	}
-	state, _ := alone(t, job, all)
-	ranks := startWorkers(t, job, nil, n.in)
-	require.Eventually(t, func() bool { return newest(job.Dir) > 0 }, time.Minute, 10*time.Millisecond)
-	var first [all]int
-	for i, p := range ranks {
-		first[i] = childOf(p.Process.Pid)
-		require.Positive(t, first[i])
-	}
-	n.ranks[cut].cut.Store(true)
-	began := time.Now()
-	for i, p := range ranks {
-		require.Eventually(t, func() bool { return childOf(p.Process.Pid) != first[i] }, time.Minute, 10*time.Millisecond)
-		t.Logf("ranks up to %d have noticed it after %v", i, time.Since(began))
-	}
-	n.ranks[cut].cut.Store(false)
-	succeed(t, ranks)
-	assert.Equal(t, state, weights(t, filepath.Join(job.Dir, "model")))
-	for _, p := range ranks {
-		assert.Contains(t, p.err.String(), ") was lost: ")
-	}
 }
 
 // An interrupt of one rank stops all ranks after the same step, with a checkpoint.

@@ -29,7 +29,8 @@ func (r *reader) setColumns(model *savedmodels.Model, sig *savedmodels.Signature
 	maps.Copy(given, r.Inputs)
 	for _, name := range slices.Sorted(maps.Keys(r.Inputs)) {
 		if known.Input(name) == nil && sig.Input(name) == nil {
-			return refuse("Data.Inputs", name, "the model has no such input; its inputs are %s", inputNames(known.DataInputs()))
+			return refuse("Data.Inputs", name, "the model has no such input; its inputs are %s",
+				texts.Some(savedmodels.Names(known.DataInputs())))
 		}
 	}
 	if err := r.setLabels(known, given, model.Roles.Predict == ""); err != nil {
@@ -82,7 +83,7 @@ func (r *reader) setLabels(known *savedmodels.Signature, columns map[string][]st
 		case len(r.labels) == 1:
 		case at < 0:
 			return refuse("Data.Label", item, "the model has the labels %s; expected their columns, as in %s=COLUMN,...",
-				inputNames(r.labels), r.labels[0].Name)
+				texts.Some(savedmodels.Names(r.labels)), r.labels[0].Name)
 		case both:
 			columns[r.labels[at].Name] = []string{column}
 		default:
@@ -90,14 +91,6 @@ func (r *reader) setLabels(known *savedmodels.Signature, columns map[string][]st
 		}
 	}
 	return nil
-}
-
-func inputNames(inputs []savedmodels.Tensor) string {
-	var names []string
-	for _, in := range inputs {
-		names = append(names, in.Name)
-	}
-	return texts.Some(names)
 }
 
 // columns returns the columns that the inputs of the model and several labels were trained with.

@@ -95,33 +95,24 @@ func TestSeveralLabels(t *testing.T) {
 	}
 }
 
-// The column of the only input of text is recorded, so that a prediction finds it beside other columns.
+// The column of the only input of text is recorded, so that a prediction finds it beside other columns, also if it
+// has the name of the input.
 func TestColumnOfText(t *testing.T) {
-	m := modelOf(nil, []savedmodels.Tensor{{Name: "x", DType: dtype.String, Shape: []int64{-1}}}, []savedmodels.Tensor{floats("y")})
-	trained := recorded(t, m, Data{Path: file(t, "t.csv", "review,label\ngood,1\nbad,0\n")})
-	assert.Equal(t, []string{"review"}, trained.Metadata.Columns["x"])
-	for _, keep := range [][]string{nil, {"id"}, {"review"}} {
-		d := Data{Path: file(t, "new.jsonl", `{"id": "n1", "review": "fine"}`), Keep: keep}
-		ds, err := open(t, trained, "predict", d)
-		require.NoError(t, err, "%v", keep)
-		assert.Equal(t, []string{"fine"}, values[string](t, ds, "x"))
+	for _, column := range []string{"review", "x"} {
+		m := modelOf(nil, []savedmodels.Tensor{{Name: "x", DType: dtype.String, Shape: []int64{-1}}}, []savedmodels.Tensor{floats("y")})
+		trained := recorded(t, m, Data{Path: file(t, "t.csv", column+",label\ngood,1\nbad,0\n")})
+		assert.Equal(t, map[string][]string{"x": {column}, "y": {"label"}}, trained.Metadata.Columns)
+		lines := fmt.Sprintf(`{"id": "n1", %q: "fine", "label": 1}`, column)
+		for _, keep := range [][]string{nil, {"id"}, {column}} {
+			ds, err := open(t, trained, "predict", Data{Path: file(t, "new.jsonl", lines), Keep: keep})
+			require.NoError(t, err, "%v", keep)
+			assert.Equal(t, []string{"fine"}, values[string](t, ds, "x"))
+		}
+		for _, signature := range []string{"train", "evaluate", "predict"} {
+			_, err := open(t, trained, signature, Data{Path: file(t, "other.csv", "id,label\nn1,1\n")})
+			require.ErrorContains(t, err, `no column "`+column+`", which input x of the model takes`, signature)
+		}
 	}
-	_, err := open(t, trained, "predict", Data{Path: file(t, "new.csv", "id\nn1\n")})
-	require.ErrorContains(t, err, `no column "review", which input x of the model takes`)
-}
-
-// A column of text with the name of the input is recorded, too.
-func TestColumnOfTextNamedLikeTheInput(t *testing.T) {
-	m := modelOf(nil, []savedmodels.Tensor{{Name: "text", DType: dtype.String, Shape: []int64{-1}}}, []savedmodels.Tensor{floats("y")})
-	trained := recorded(t, m, Data{Path: file(t, "t.csv", "text,label\ngood,1\nbad,0\n")})
-	assert.Equal(t, map[string][]string{"text": {"text"}, "y": {"label"}}, trained.Metadata.Columns)
-	for _, signature := range []string{"train", "evaluate", "predict"} {
-		_, err := open(t, trained, signature, Data{Path: file(t, "other.csv", "id,label\nn1,1\n")})
-		require.ErrorContains(t, err, `no column "text", which input text of the model takes`, signature)
-	}
-	ds, err := open(t, trained, "evaluate", Data{Path: file(t, "more.jsonl", `{"id": "n1", "text": "fine", "label": 1}`)})
-	require.NoError(t, err)
-	assert.Equal(t, []string{"fine"}, values[string](t, ds, "text"))
 }
 
 // The label of a model has any name: that of an input that only train takes, or that the options select.
@@ -287,18 +278,13 @@ func TestNamesInOneOfSeveralLabels(t *testing.T) {
 	}
 }
 
-// Columns for an input are an error where the data has none, and where they feed another input.
+// Columns for an input are an error where the data has none.
 func TestColumnsThatAreNone(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	dir := arrays(t)
 	_, err = opened(t, m, Data{Path: dir, Inputs: map[string][]string{"x": {"pixels"}}})
 	require.ErrorContains(t, err, "Data.Inputs x=pixels: "+dir+" has no such columns; name its fields like the inputs")
-
-	o := data.CSVOptions{Inputs: []data.FieldSpec{{Name: "age", Type: "float32"}, {Name: "size", Type: "float32",
-		Columns: []string{"age"}}}}
-	_, err = data.Open(file(t, "t.csv", "age,size\n1,2\n"), data.Options{CSV: o})
-	require.ErrorContains(t, err, `column "age" feeds input age and cannot also feed size: name another column`)
 }
 
 // The column of a label is no feature of a model without labels, even if the model takes as many values.

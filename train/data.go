@@ -149,7 +149,7 @@ func newReader(model *savedmodels.Model, signature string, d Data) (*reader, err
 	}
 	if len(r.labels) > 1 && len(r.Classes) > 0 {
 		return nil, refuse("Data.Classes", strings.Join(r.Classes, ","), "the model has the labels %s; give the column of "+
-			"each a rule of type category in {Data.Schema}", inputNames(r.labels))
+			"each a rule of type category in {Data.Schema}", texts.Some(savedmodels.Names(r.labels)))
 	}
 	if signature != model.Roles.Train {
 		r.ignoreRecorded(sig)

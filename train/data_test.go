@@ -21,61 +21,51 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Values out of the range of an integer input are found before the first step.
+// made returns two samples for the model lstm.
+func made(t *testing.T, labels any) *data.InMemory {
+	t.Helper()
+	ds, err := data.New("made",
+		data.Field{Name: "x", Array: data.Array{Shape: []int{2, 20, 16}, Values: make([]float32, 2*20*16)}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: labels}})
+	require.NoError(t, err)
+	return ds
+}
+
+// Labels are checked before the first step: against the number of classes, which the exporter notes, or else against
+// the range of the integer input.
 func TestIntegersAreChecked(t *testing.T) {
 	m, err := savedmodels.Builtin("lstm")
 	require.NoError(t, err)
-	unlimited := *m.Metadata
-	unlimited.Labels = map[string]savedmodels.InputMetadata{"y": {DType: "int64"}}
-	m.Metadata = &unlimited
-	require.Empty(t, m.Metadata.ClassNames, "the labels are integers of any size")
+	require.Empty(t, m.Metadata.ClassNames)
 	for _, c := range []struct {
-		values any
-		want   string // empty if the data is valid
+		values  any
+		classes int
+		want    string // empty if the data is valid
 	}{
-		{[]int64{0, -1}, ""},
-		{[]int8{0, -1}, ""},
-		{[]uint32{0, math.MaxUint32}, ""},
-		{[]float64{0, -1}, ""},
-		{[]bool{false, true}, ""},
-		{[]float64{0, 0.5}, "input y of signature train takes int64: made: sample 1, column y: found 0.5, expected a " +
+		{[]int64{0, -1}, 0, ""},
+		{[]int8{0, -1}, 0, ""},
+		{[]uint32{0, math.MaxUint32}, 0, ""},
+		{[]float64{0, -1}, 0, ""},
+		{[]bool{false, true}, 0, ""},
+		{[]float64{0, 0.5}, 0, "input y of signature train takes int64: made: sample 1, column y: found 0.5, expected a " +
 			"signed integer of 64 bits (of floats, below 2^53); correct the value, or leave the sample out"},
-		{[]uint64{0, math.MaxUint64}, "input y of signature train takes int64: made: sample 1, column y: found " +
+		{[]uint64{0, math.MaxUint64}, 0, "input y of signature train takes int64: made: sample 1, column y: found " +
 			"18446744073709551615, expected a signed integer of 64 bits; correct the value, or leave the sample out"},
+		{[]int64{0, 2}, 3, ""},
+		{[]int64{0, 3}, 3, "made: sample 1, column y: found 3, expected a class from 0 to 2"},
+		{[]int64{0, -1}, 3, "made: sample 1, column y: found -1, expected a class from 0 to 2"},
 	} {
-		ds, err := data.New("made",
-			data.Field{Name: "x", Array: data.Array{Shape: []int{2, 20, 16}, Values: make([]float32, 2*20*16)}},
-			data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: c.values}})
-		require.NoError(t, err)
-		err = checkData(ds, m, "train", data.Pass{Batch: 1})
+		noted := *m.Metadata
+		noted.Labels = map[string]savedmodels.InputMetadata{"y": {DType: "int64", Classes: c.classes}}
+		model := *m
+		model.Metadata = &noted
+		err = checkData(made(t, c.values), &model, "train", data.Pass{Batch: 1})
 		if c.want == "" {
 			assert.NoError(t, err, "%T", c.values)
-		} else {
-			assert.EqualError(t, err, c.want)
+			continue
 		}
-	}
-}
-
-// Labels are checked against the number of classes, which the exporter notes.
-func TestLabelsAreChecked(t *testing.T) {
-	m, err := savedmodels.Builtin("lstm")
-	require.NoError(t, err)
-	noted := *m.Metadata
-	noted.Labels = map[string]savedmodels.InputMetadata{"y": {DType: "int64", Classes: 3}}
-	m.Metadata = &noted
-	require.Empty(t, m.Metadata.ClassNames)
-	made := func(label int64) error {
-		ds, err := data.New("made",
-			data.Field{Name: "x", Array: data.Array{Shape: []int{2, 20, 16}, Values: make([]float32, 2*20*16)}},
-			data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, label}}})
-		require.NoError(t, err)
-		return checkData(ds, m, "train", data.Pass{Batch: 1})
-	}
-	assert.NoError(t, made(2))
-	for _, label := range []int64{3, -1} {
-		err := made(label)
-		require.ErrorIs(t, err, data.ErrLabel)
-		assert.ErrorContains(t, err, "sample 1")
+		assert.ErrorContains(t, err, c.want)
+		assert.Equal(t, c.classes > 0, errors.Is(err, data.ErrLabel))
 	}
 }
 
@@ -105,15 +95,7 @@ func file(t *testing.T, name, content string) string {
 func TestParsedDataIsReleased(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
-	array := func(path, shape string, values int) {
-		head := fmt.Sprintf("{'descr': '<f4', 'fortran_order': False, 'shape': (%s)}", shape)
-		head += strings.Repeat(" ", 117-len(head)) + "\n"
-		content := "\x93NUMPY\x01\x00" + string([]byte{byte(len(head)), 0}) + head + string(make([]byte, 4*values))
-		require.NoError(t, os.WriteFile(path, []byte(content), 0o666))
-	}
-	arrays := t.TempDir()
-	array(filepath.Join(arrays, "x.npy"), "2, 64", 128)
-	array(filepath.Join(arrays, "y.npy"), "2,", 2)
+	arrays := arrays(t)
 	table := file(t, "t.csv", strings.Repeat(strings.Repeat("0.5,", 64)+"1\n", 2))
 	plan, err := session.Compile(m, session.Options{})
 	require.NoError(t, err)

@@ -159,10 +159,7 @@ type cached struct {
 	source data.Dataset
 }
 
-func (c *cached) Source() data.Dataset { return c.source }
-
-// Describe returns "", since training on the features equals training on the source.
-func (c *cached) Describe() string { return "" }
+func (c *cached) TrainsLike() data.Dataset { return c.source }
 
 // featuresOf computes the features of a dataset.
 func (t *training) featuresOf(ctx context.Context, x *session.FeatureStep, ds *data.InMemory) (*data.InMemory, error) {

@@ -43,9 +43,7 @@ type profiled struct {
 	// file is open from the first traced step to the last one.
 	file *files.Replacement
 	to   *native.ProfileWriter
-	// first and last are the numbers of the first and the last step in the file.
-	first, last int64
-	done        bool // the file is complete, could not be written, or was written by an earlier process
+	done bool // the file is complete, could not be written, or was written by an earlier process
 }
 
 func (p *profiled) Train(ctx context.Context, step int64, b data.Batch, out []float64) error {
@@ -67,18 +65,18 @@ func (p *profiled) trace(earlier int64, n int, do func() error) error {
 	began := time.Now().Round(0) // TensorFlow's times have no monotonic clock
 	metadata, err := p.Trace(do)
 	p.write(native.Profiled{First: first, Last: last, Began: began, Ended: time.Now().Round(0), Metadata: metadata})
-	if !p.done && last >= p.t.Profile.Last {
-		p.finish(nil)
+	if last >= p.t.Profile.Last {
+		p.end()
 	}
 	return err
 }
 
-// end completes the file of a training that ended before the last step of the profile.
+// end completes the file, also of a training that ended before the last step of the profile.
 func (p *profiled) end() {
 	switch {
 	case p == nil || p.done:
 	case p.file != nil:
-		p.finish(nil)
+		p.finish(p.to.End())
 	default:
 		p.t.Loop.Log.Warn("no trace was written, since the training ran none of the steps", "first", p.t.Profile.First)
 	}
@@ -89,11 +87,11 @@ func (p *profiled) write(e native.Profiled) {
 	var err error
 	if p.file == nil {
 		if p.file, err = files.CreateFor(p.t.Profile.File); err == nil {
-			p.first, p.to = e.First, native.NewProfileWriter(p.file)
+			p.to = native.NewProfileWriter(p.file)
 		}
 	}
 	if err == nil {
-		p.last, err = e.Last, p.to.Write(e)
+		err = p.to.Write(e)
 	}
 	if err != nil {
 		p.finish(err)
@@ -104,15 +102,11 @@ func (p *profiled) write(e native.Profiled) {
 func (p *profiled) finish(err error) {
 	p.done = true
 	if p.file != nil {
-		if err == nil {
-			err = p.to.End()
-		}
 		err = p.file.Finish(err)
 	}
 	if err != nil {
 		p.t.Loop.Log.Warn("the trace could not be written; training continues", "error", err)
 		return
 	}
-	p.t.Loop.Log.Info("trace written", "file", p.file.Path, "first_step", p.first, "last_step", p.last, "operations",
-		p.to.Operations)
+	p.t.Loop.Log.Info("trace written", "file", p.file.Path, "operations", p.to.Operations)
 }

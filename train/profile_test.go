@@ -101,7 +101,7 @@ func TestProfile(t *testing.T) {
 		assert.GreaterOrEqual(t, spans[fmt.Sprint("step ", i)], 5, "two layers, and the gradients of them: %v", spans)
 	}
 	assert.Equal(t, want, weights(t, filepath.Join(dir, "single")))
-	assert.Contains(t, log.String(), "first_step=10 last_step=12")
+	assert.Contains(t, log.String(), "trace written")
 
 	spans = train("stacked", 10, 12, func(c *Config) { c.Session.StepsPerExecution = 5 })
 	require.Len(t, spans, 2)

@@ -17,6 +17,7 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
+	"steadyfit/internal/dtype"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
 )
@@ -394,16 +395,15 @@ func TestValidationPart(t *testing.T) {
 	require.NoError(t, tr.reader.close())
 }
 
+// weighing returns a training with class weights of a model whose label has this shape.
+func weighing(weights map[string]float64, label ...int64) *training {
+	x, y := floats("x", 1), savedmodels.Tensor{Name: "y", DType: dtype.Float32, Shape: label}
+	model := modelOf(nil, []savedmodels.Tensor{x}, []savedmodels.Tensor{y, floats("sample_weight")})
+	return &training{Config: Config{ClassWeights: weights, Loop: fit.Loop{Batch: 1}}, model: model}
+}
+
 // A key of ClassWeights is the name of a class, or else its number.
 func TestClassWeightsOfNumberedNames(t *testing.T) {
-	in := func(name string, shape ...int64) savedmodels.Tensor {
-		return savedmodels.Tensor{Name: name, DType: 1, Shape: shape}
-	}
-	predict := savedmodels.Signature{Name: "predict", Inputs: []savedmodels.Tensor{in("x", -1, 1)}}
-	learn := savedmodels.Signature{Name: "train", Inputs: []savedmodels.Tensor{in("sample_weight", -1), in("x", -1, 1),
-		in("y", -1)}}
-	model := &savedmodels.Model{Signatures: []savedmodels.Signature{predict, learn},
-		Roles: savedmodels.Roles{Train: "train", Predict: "predict"}}
 	for _, c := range []struct {
 		classes []string // nil for the labels 0, 1 and 2
 		weights map[string]float64
@@ -430,8 +430,7 @@ func TestClassWeightsOfNumberedNames(t *testing.T) {
 				data.Options{CSV: data.CSVOptions{Label: "y", Classes: c.classes}})
 			require.NoError(t, err)
 			for range 10 { // the order of a map
-				tr := &training{Config: Config{ClassWeights: c.weights, Loop: fit.Loop{Batch: 1}}, model: model}
-				got, err := tr.weighted(ds, "train")
+				got, err := weighing(c.weights, -1).weighted(ds, "train")
 				if c.says != "" {
 					require.ErrorContains(t, err, c.says)
 					continue
@@ -445,18 +444,10 @@ func TestClassWeightsOfNumberedNames(t *testing.T) {
 
 // Labels with a dimension of size 1 are numbers, and no one-hot vectors.
 func TestClassWeightsOfLabelsInColumns(t *testing.T) {
-	in := func(name string, shape ...int64) savedmodels.Tensor {
-		return savedmodels.Tensor{Name: name, DType: 1, Shape: shape}
-	}
-	learn := savedmodels.Signature{Name: "train", Inputs: []savedmodels.Tensor{in("sample_weight", -1), in("x", -1, 1),
-		in("y", -1, 1)}}
-	model := &savedmodels.Model{Signatures: []savedmodels.Signature{learn, {Name: "predict", Inputs: learn.Inputs[1:2]}},
-		Roles: savedmodels.Roles{Train: "train", Predict: "predict"}}
 	array := func(values ...float32) data.Array { return data.Array{Shape: []int{len(values), 1}, Values: values} }
 	ds, err := data.New("arrays", data.Field{Name: "x", Array: array(1, 2, 3)}, data.Field{Name: "y", Array: array(0, 1, 1)})
 	require.NoError(t, err)
-	tr := &training{Config: Config{ClassWeights: map[string]float64{"1": 5}, Loop: fit.Loop{Batch: 1}}, model: model}
-	got, err := tr.weighted(ds, "train")
+	got, err := weighing(map[string]float64{"1": 5}, -1, 1).weighted(ds, "train")
 	require.NoError(t, err)
 	assert.Equal(t, []float32{1, 5, 5}, values[float32](t, got, "sample_weight"))
 }

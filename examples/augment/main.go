@@ -2,7 +2,7 @@
 
 // Command augment trains the built-in model of handwritten digits on images that a graph of
 // tfgo moves, stretches and fades differently in each epoch. tfgo only describes the graph;
-// this project's session runs it in the training loop.
+// package tfbind runs it in the training loop, in a dataset that wraps the digits.
 //
 //	make augment
 //
@@ -13,9 +13,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"os/signal"
+	"slices"
 
 	tf "github.com/galeone/tensorflow/tensorflow/go"
 	"github.com/galeone/tensorflow/tensorflow/go/op"
@@ -25,6 +28,7 @@ import (
 	"steadyfit/fit"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
+	"steadyfit/tfbind"
 )
 
 func main() {
@@ -60,7 +64,7 @@ func train(ctx context.Context, out string, loop fit.Loop) (accuracy float64, er
 	if err != nil {
 		return 0, err
 	}
-	changed, closeGraph, err := d.apply(ctx, digits.Shuffle(1), 1)
+	changed, closeGraph, err := d.apply(digits.Shuffle(1), 1)
 	if err != nil {
 		return 0, err
 	}
@@ -130,16 +134,92 @@ func describe() (d description, err error) {
 	return d, err
 }
 
-// apply returns a dataset with the field x through the graph.
-func (d description) apply(ctx context.Context, ds data.Dataset, seed int64) (changed data.Dataset,
-	closeGraph func() error, err error) {
+// apply returns a dataset with the field x of digits through the graph. One pass at a time may run. The caller calls
+// closeGraph after the last pass.
+func (d description) apply(ds data.Dataset, seed int64) (changed data.Dataset, closeGraph func() error, err error) {
 	text := new(bytes.Buffer)
 	if _, err := d.graph.WriteTo(text); err != nil {
 		return nil, nil, fmt.Errorf("serialize the graph: %w", err)
 	}
-	return session.Preprocess(ctx, ds, text.Bytes(), session.PreprocessingOptions{
-		Name: "move", Field: "x", Input: name(d.pixels), Output: name(d.changed), SeedInput: name(d.seed), Seed: seed,
-	})
+	s, err := tfbind.NewSession(nil, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = s.Graph().Import(text.Bytes(), "")
+	var tensors []tfbind.Output
+	for _, o := range []tf.Output{d.pixels, d.seed, d.changed} {
+		if err == nil {
+			var found tfbind.Output
+			found, err = s.Graph().Output(fmt.Sprintf("%s:%d", o.Op.Name(), o.Index))
+			tensors = append(tensors, found)
+		}
+	}
+	var step *tfbind.Step
+	if err == nil {
+		step, err = s.Prepare(tensors[:2], tensors[2:])
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, s.Close())
+	}
+	return &augmented{ds, step, seed}, func() error { return errors.Join(step.Close(), s.Close()) }, nil
 }
 
-func name(o tf.Output) string { return fmt.Sprintf("%s:%d", o.Op.Name(), o.Index) }
+// augmented is a dataset of digits whose field x is changed by a graph. The changes depend only on the seed and the
+// position of the batch, so a resumed training repeats them. A checkpoint has a hash of the changed samples.
+type augmented struct {
+	data.Dataset
+	step *tfbind.Step
+	seed int64
+}
+
+func (a *augmented) Fields() []data.FieldSpec {
+	fields := slices.Clone(a.Dataset.Fields())
+	for i := range fields {
+		if fields[i].Name == "x" {
+			fields[i].Type = "float32"
+		}
+	}
+	return fields
+}
+
+// Batches changes the batches of the dataset. All batches of a pass use the same memory.
+func (a *augmented) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
+	return func(yield func(data.Batch, error) bool) {
+		var values any
+		for b, err := range a.Dataset.Batches(p) {
+			if err == nil {
+				b.Fields = slices.Clone(b.Fields)
+				for i := range b.Fields {
+					if f := &b.Fields[i]; f.Name == "x" && err == nil {
+						values, err = a.change(f.Values, b.Size, [2]int64{a.seed, int64(p.Epoch)<<32 + int64(b.Index)}, values)
+						f.Values = values
+					}
+				}
+			}
+			if !yield(b, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// change runs the graph on the pixels of n images. The result may use the memory of buffer.
+func (a *augmented) change(pixels any, n int, seed [2]int64, buffer any) (changed any, err error) {
+	err = tfbind.SetFunc(a.step, 0, func(to []float32) error {
+		for i, v := range pixels.([]uint8) {
+			to[i] = float32(v)
+		}
+		return nil
+	}, int64(n), size*size)
+	if err == nil {
+		err = a.step.Set(1, seed[:], 2)
+	}
+	if err == nil {
+		err = a.step.Run(context.Background())
+	}
+	if err != nil {
+		return nil, err
+	}
+	changed, _, err = a.step.Read(0, buffer)
+	return changed, err
+}

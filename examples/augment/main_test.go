@@ -33,21 +33,23 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// pixels returns the first n digits as float32.
-func pixels(t *testing.T, n int) (flat []float32, rows [][]float32) {
+// pixels returns the first n digits, and their rows as float32.
+func pixels(t *testing.T, n int) (flat []uint8, rows [][]float32) {
 	t.Helper()
 	digits, _, err := data.Builtin("digits")
 	require.NoError(t, err)
 	for b, err := range digits.Batches(data.Pass{Batch: n}) {
 		require.NoError(t, err)
 		x, _ := b.Field("x")
-		for _, v := range x.Values.([]uint8) {
-			flat = append(flat, float32(v))
-		}
+		flat = slices.Clone(x.Values.([]uint8))
 		break
 	}
-	for at := 0; at < len(flat); at += size * size {
-		rows = append(rows, flat[at:at+size*size])
+	for image := range slices.Chunk(flat, size*size) {
+		var row []float32
+		for _, v := range image {
+			row = append(row, float32(v))
+		}
+		rows = append(rows, row)
 	}
 	return flat, rows
 }
@@ -89,7 +91,7 @@ func TestBothBindings(t *testing.T) {
 	ds, err := data.New("pixels", data.Field{Name: "x",
 		Array: data.Array{Shape: []int{15, size * size}, Values: slices.Repeat(flat, 3)}})
 	require.NoError(t, err)
-	changed, closeGraph, err := d.apply(t.Context(), ds, 7)
+	changed, closeGraph, err := d.apply(ds, 7)
 	require.NoError(t, err)
 	defer closeGraph()
 	for b, err := range changed.Batches(data.Pass{Batch: 5, Epoch: 3, Skip: 2}) {
@@ -102,7 +104,7 @@ func TestBothBindings(t *testing.T) {
 		}
 	}
 	again, err := d.preview(rows, [2]int64{7, 3<<32 + 2})
-	require.NoError(t, err, "the other binding goes on beside an open preprocessing graph")
+	require.NoError(t, err, "the other binding goes on beside an open session")
 	require.Equal(t, want, again)
 
 	maps, err := os.ReadFile("/proc/self/maps")

@@ -5,7 +5,6 @@ package graphdef
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 
 	"google.golang.org/protobuf/proto"
@@ -67,28 +66,6 @@ func (g *Graph) Nodes() []*tfproto.NodeDef { return g.nodes }
 func (g *Graph) Bytes() ([]byte, error) {
 	return proto.Marshal(&tfproto.GraphDef{Node: g.nodes,
 		Versions: &tfproto.VersionDef{Producer: producer}})
-}
-
-// Op is an operation. Function is empty in the main graph.
-type Op struct{ Function, Name, Type string }
-
-// Ops lists the operations of a serialized GraphDef and of its functions, such as the bodies of
-// loops and conditions.
-func Ops(def []byte) ([]Op, error) {
-	g := &tfproto.GraphDef{}
-	if err := proto.Unmarshal(def, g); err != nil {
-		return nil, fmt.Errorf("the %d bytes are not a valid GraphDef: %w", len(def), err)
-	}
-	var ops []Op
-	for _, n := range g.GetNode() {
-		ops = append(ops, Op{"", n.GetName(), n.GetOp()})
-	}
-	for _, f := range g.GetLibrary().GetFunction() {
-		for _, n := range f.GetNodeDef() {
-			ops = append(ops, Op{f.GetSignature().GetName(), n.GetName(), n.GetOp()})
-		}
-	}
-	return ops, nil
 }
 
 // Constant returns the attributes of a constant; see Graph.Constant.
