@@ -27,12 +27,7 @@ type held struct {
 
 func newHeld(until int64) *held {
 	h := &held{linear: newBeside(), done: make(chan struct{})}
-	h.onTrain = func(step int64) error {
-		if step == until {
-			close(h.done)
-		}
-		return nil
-	}
+	h.onTrain = before(until, func() { close(h.done) })
 	h.onSave = func(string) error {
 		h.most.Store(max(h.most.Load(), h.now.Add(1)))
 		defer h.now.Add(-1)
@@ -65,8 +60,7 @@ func TestStepsRunWhileACheckpointIsWritten(t *testing.T) {
 		}
 		return nil
 	}
-	history, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	history := complete(t, &loop, samples(t, 8))
 	require.EqualValues(t, 1, h.most.Load())
 	require.Equal(t, []string{"ckpt-10", "ckpt-12", "ckpt-2", "ckpt-4", "ckpt-6", "ckpt-8"}, names(t, dir))
 	require.Equal(t, filepath.Join(dir, "ckpt-12"), history.Checkpoint)
@@ -82,8 +76,7 @@ func TestStepsRunWhileACheckpointIsWritten(t *testing.T) {
 		require.JSONEq(t, "2", string(state))
 		return nil
 	}})
-	resumed, err := again.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	resumed := complete(t, &again, samples(t, 8))
 	require.Equal(t, filepath.Join(dir, "ckpt-2"), resumed.ResumedFrom)
 	require.Equal(t, outcomeOf(t, history, h.linear), outcomeOf(t, resumed, l))
 }
@@ -126,8 +119,7 @@ func TestTrainingWaitsForItsCheckpoints(t *testing.T) {
 				}
 				return nil
 			}
-			_, err := loop.Run(t.Context(), samples(t, 8))
-			require.NoError(t, err)
+			complete(t, &loop, samples(t, 8))
 			want := 0
 			if name == "memory" {
 				want = 1
@@ -163,8 +155,7 @@ func TestRecoveryAndResetWaitForTheCheckpoint(t *testing.T) {
 		}
 		return nil
 	}})
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 8))
 	require.True(t, failed)
 	require.True(t, reset)
 }

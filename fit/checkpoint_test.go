@@ -56,8 +56,7 @@ func wanted(t testing.TB) outcome {
 	dir := tempDir(t)
 	l := newLinear()
 	loop := fullLoop(t, l, dir, Checkpoint{})
-	h, err := loop.Run(t.Context(), trainingData(t))
-	require.NoError(t, err)
+	h := complete(t, &loop, trainingData(t))
 	require.Len(t, h.Records, 4)
 	o := outcomeOf(t, h, l)
 	require.Equal(t, o.History, logged(t, dir))
@@ -69,8 +68,7 @@ func requireResumes(t testing.TB, dir string, want outcome) {
 	l := newLinear()
 	loop := fullLoop(t, l, dir, Checkpoint{})
 	loop.Resume = dir
-	h, err := loop.Run(t.Context(), trainingData(t))
-	require.NoError(t, err)
+	h := complete(t, &loop, trainingData(t))
 	require.Equal(t, want, outcomeOf(t, h, l))
 	require.Equal(t, want.History, logged(t, dir))
 	for _, name := range names(t, dir) {
@@ -91,12 +89,7 @@ func TestResumeIsExactFromEverywhere(t *testing.T) {
 		dir := tempDir(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		l := eachWay[stop%2]()
-		l.onTrain = func(step int64) error {
-			if step == stop {
-				cancel()
-			}
-			return nil
-		}
+		l.onTrain = before(stop, cancel)
 		loop := fullLoop(t, l, dir, Checkpoint{})
 		_, err := loop.Run(ctx, trainingData(t))
 		if stop == 15 {
@@ -226,8 +219,7 @@ func TestKilled(t *testing.T) {
 		}
 		loop := fullLoop(t, l, dir, Checkpoint{})
 		loop.Resume = dir
-		_, err := loop.Run(t.Context(), trainingData(t))
-		require.NoError(t, err)
+		complete(t, &loop, trainingData(t))
 		return
 	}
 	want := wanted(t)
@@ -261,8 +253,7 @@ func checkpointed(t testing.TB, c Checkpoint) (dir string, loop Loop) {
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3}
 	c.Folder = dir
 	loop.Hook(c.Hook())
-	h, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	h := complete(t, &loop, samples(t, 8))
 	require.Equal(t, filepath.Join(dir, "ckpt-6"), h.Checkpoint)
 	loop.Resume = dir
 	return dir, loop
@@ -291,8 +282,7 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 
 			var log bytes.Buffer
 			loop.Log = warnings(&log)
-			h, err := loop.Run(t.Context(), samples(t, 8))
-			require.NoError(t, err)
+			h := complete(t, &loop, samples(t, 8))
 			require.Equal(t, filepath.Join(dir, "ckpt-4"), h.ResumedFrom)
 			require.Len(t, h.Records, 3)
 			require.Contains(t, log.String(), "ckpt-6")
@@ -319,8 +309,7 @@ func TestResumeFromNothingBeginsAnew(t *testing.T) {
 	for _, dir := range []string{tempDir(t), filepath.Join(tempDir(t), "not", "there")} {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, Resume: dir}
 		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		h, err := loop.Run(t.Context(), samples(t, 8))
-		require.NoError(t, err)
+		h := complete(t, &loop, samples(t, 8))
 		require.Empty(t, h.ResumedFrom)
 		require.Len(t, h.Records, 1)
 	}
@@ -360,16 +349,8 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	empty := tempDir(t)
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir}
 	again.Hook(Checkpoint{Folder: empty}.Hook())
-	_, err = again.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &again, samples(t, 8))
 	require.Equal(t, []string{"ckpt-8"}, names(t, empty))
-}
-
-func TestMismatchError(t *testing.T) {
-	require.EqualError(t, &mismatchError{checkpoint: "c", differences: []difference{{"batch", "4", ""}}},
-		"cannot resume from c: it belongs to another run:\n  batch: 4 in the checkpoint, nothing now\nresume with the "+
-			"same model, data and options, or start a new run with another folder for its checkpoints, or set "+
-			"Loop.ResumeAnyway to continue despite the differences")
 }
 
 func TestResumingACompleteRunDoesNothing(t *testing.T) {
@@ -377,8 +358,7 @@ func TestResumingACompleteRunDoesNothing(t *testing.T) {
 	l := newLinear()
 	loop.Session = l
 	before := names(t, dir)
-	h, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	h := complete(t, &loop, samples(t, 8))
 	require.Contains(t, h.Stopped, "already complete")
 	require.Contains(t, h.Stopped, "a larger number of epochs")
 	require.Len(t, h.Records, 3)
@@ -386,11 +366,9 @@ func TestResumingACompleteRunDoesNothing(t *testing.T) {
 	require.Equal(t, before, names(t, dir))
 
 	loop.Epochs = 5
-	h, err = loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	h = complete(t, &loop, samples(t, 8))
 	whole := newLinear()
-	want, err := (&Loop{Session: whole, Batch: 4, Epochs: 5}).Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	want := complete(t, &Loop{Session: whole, Batch: 4, Epochs: 5}, samples(t, 8))
 	require.Equal(t, outcomeOf(t, want, whole), outcomeOf(t, h, l))
 }
 
@@ -401,8 +379,7 @@ func TestResumingAnEarlyStop(t *testing.T) {
 		loop := Loop{Session: l, Batch: 4, Epochs: 7, Resume: dir}
 		loop.Hook(Checkpoint{Folder: dir, Best: "loss", RestoreBest: true}.Hook(),
 			EarlyStop{Metric: "loss", Patience: patience}.Hook())
-		h, err := loop.Run(t.Context(), samples(t, 4))
-		require.NoError(t, err)
+		h := complete(t, &loop, samples(t, 4))
 		return h, l
 	}
 	first, best := run(2)
@@ -458,13 +435,11 @@ func TestBestIsKept(t *testing.T) {
 		require.NoError(t, json.Unmarshal(text, &b))
 		return b
 	}
-	_, err := loop.Run(t.Context(), samples(t, 4))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 4))
 	require.Equal(t, checkpoint.Best{Checkpoint: "ckpt-2", Step: 2, Metric: "loss", Value: 3}, pointer())
 
 	loop.Resume, loop.Epochs = dir, 7
-	_, err = loop.Run(t.Context(), samples(t, 4))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 4))
 	require.Equal(t, checkpoint.Best{Checkpoint: "ckpt-4", Step: 4, Metric: "loss", Value: 2}, pointer())
 	require.Equal(t, []string{bestFile, "ckpt-4", "ckpt-7"}, names(t, dir))
 	found, err := checkpoint.List(dir)
@@ -479,12 +454,7 @@ func TestBestIsKept(t *testing.T) {
 func TestFailedStepWritesNoCheckpoint(t *testing.T) {
 	dir := tempDir(t)
 	l := newLinear()
-	l.onTrain = func(step int64) error {
-		if step == 3 {
-			return errors.New("out of luck")
-		}
-		return nil
-	}
+	l.onTrain = failing(3, errors.New("out of luck"))
 	loop := Loop{Session: l, Batch: 4, Epochs: 9}
 	loop.Hook(Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(t.Context(), samples(t, 8))
@@ -533,21 +503,18 @@ func TestHooksKeepState(t *testing.T) {
 	}
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
 	loop.Hook(counter(), Checkpoint{Folder: dir}.Hook())
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 8))
 	require.Empty(t, loaded)
 
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
 	again.Hook(counter(), Checkpoint{Folder: dir}.Hook())
-	_, err = again.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &again, samples(t, 8))
 	require.Equal(t, []string{"4"}, loaded)
 
 	// A run without the hook warns that the state of the hook is not used.
 	var log bytes.Buffer
 	without := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir, Log: warnings(&log)}
-	_, err = without.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &without, samples(t, 8))
 	require.Contains(t, log.String(), "counter / 1")
 }
 
@@ -601,8 +568,7 @@ func TestResumeIgnoresNames(t *testing.T) {
 	for i, pair := range [][2]data.Dataset{{samples(t, 8), samples(t, 6)}, {renamed(8), renamed(6)}} {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2 + i, Validation: pair[1], Resume: dir}
 		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		h, err := loop.Run(t.Context(), pair[0])
-		require.NoError(t, err)
+		h := complete(t, &loop, pair[0])
 		require.Equal(t, i == 1, h.ResumedFrom != "")
 	}
 }
@@ -611,27 +577,15 @@ func TestEditedValidationIsNoticed(t *testing.T) {
 	dir := tempDir(t)
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: samples(t, 6), Resume: dir}
 	loop.Hook(Checkpoint{Folder: dir}.Hook())
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 8))
 	loop.Validation = edited(t, samples(t, 6), 5)
-	_, err = loop.Run(t.Context(), samples(t, 8))
+	_, err := loop.Run(t.Context(), samples(t, 8))
 	var mismatch *mismatchError
 	require.ErrorAs(t, err, &mismatch)
 	require.Len(t, mismatch.differences, 1)
 	require.Equal(t, "validation", mismatch.differences[0].key)
 	require.ErrorContains(t, err, "validation: 6 samples (sha256 ")
 	require.ErrorContains(t, err, "split into training and validation data differ")
-}
-
-// countedData counts the passes over a dataset.
-type countedData struct {
-	data.Dataset
-	passes *int
-}
-
-func (d countedData) Batches(p data.Pass) iter.Seq2[data.Batch, error] {
-	*d.passes++
-	return d.Dataset.Batches(p)
 }
 
 func TestDataIsIdentifiedOnceIfEver(t *testing.T) {
@@ -648,14 +602,13 @@ func TestDataIsIdentifiedOnceIfEver(t *testing.T) {
 		{dir, []Hook{Checkpoint{Folder: dir, EverySteps: 1}.Hook()}, 5, 1 + 2},
 		{dir, nil, 6, 1 + 1},
 	} {
-		passes, validations := 0, 0
+		var train, validation []data.Pass
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: c.epochs, Resume: c.resume,
-			Validation: countedData{samples(t, 4), &validations}}
+			Validation: passes{samples(t, 4), &validation}}
 		loop.Hook(c.hooks...)
-		_, err := loop.Run(t.Context(), countedData{samples(t, 8), &passes})
-		require.NoError(t, err)
-		require.Equal(t, c.want, passes)
-		require.Equal(t, c.want, validations)
+		complete(t, &loop, passes{samples(t, 8), &train})
+		require.Len(t, train, c.want)
+		require.Len(t, validation, c.want)
 	}
 }
 

@@ -94,8 +94,7 @@ func during(l *linear, steps map[int64]func()) {
 // trained returns the state of a session after a number of epochs of 2 steps.
 func trained(t testing.TB, epochs int) [2][3]uint64 {
 	l := newLinear()
-	_, err := (&Loop{Session: l, Batch: 4, Epochs: epochs}).Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &Loop{Session: l, Batch: 4, Epochs: epochs}, samples(t, 8))
 	return l.state()
 }
 
@@ -133,8 +132,7 @@ func TestFullDiskStops(t *testing.T) {
 		require.Empty(t, l.steps)
 
 		require.NoError(t, errors.Join(os.Remove(filler), os.Remove(filepath.Join(root, "more"))))
-		_, err = loop.Run(t.Context(), samples(t, 8))
-		require.NoError(t, err)
+		complete(t, &loop, samples(t, 8))
 		require.Equal(t, trained(t, 6), l.state())
 		requireSound(t, dir)
 	}
@@ -158,29 +156,8 @@ func TestReadOnlyAtStart(t *testing.T) {
 	readOnly(t, from)
 	resumed := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: loop.Resume}
 	resumed.Hook(Checkpoint{Folder: tempDir(t)}.Hook())
-	h, err := resumed.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	h := complete(t, &resumed, samples(t, 8))
 	require.Equal(t, filepath.Join(from, "ckpt-6"), h.ResumedFrom)
-}
-
-func TestReadOnlyDuringARun(t *testing.T) {
-	dir := tempDir(t)
-	l := newLinear()
-	var undo func()
-	loop := Loop{Session: l, Batch: 4, Epochs: 5}
-	loop.Hook(Checkpoint{Folder: dir}.Hook())
-	during(l, map[int64]func(){3: func() { undo = readOnly(t, dir) }})
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	undo()
-	require.ErrorIs(t, err, syscall.EROFS)
-	require.ErrorContains(t, err, "read-only file system")
-	require.Equal(t, []string{"ckpt-2"}, names(t, dir))
-	l = newLinear()
-	loop.Session, loop.Resume = l, dir
-	_, err = loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
-	require.Equal(t, trained(t, 5), l.state())
-	requireSound(t, dir)
 }
 
 // A line crosses the last page of the full disk, so the kernel writes only a part of the line. The run ends
@@ -206,8 +183,7 @@ func TestFullDiskHistory(t *testing.T) {
 	require.ErrorContains(t, err, "at start")
 	require.Empty(t, l.steps)
 	require.NoError(t, os.Remove(filler))
-	_, err = loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 8))
 	require.Equal(t, trained(t, epochs), l.state())
 	records, err := readHistory(path)
 	require.NoError(t, err)

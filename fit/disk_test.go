@@ -46,12 +46,7 @@ func TestLastCheckpointCannotBeWritten(t *testing.T) {
 	l := newLinear()
 	loop := Loop{Session: l, Batch: 4, Epochs: 3}
 	loop.Hook(Checkpoint{Folder: dir, Keep: 1, Best: "loss", disk: files.Disk{Before: f.Before}}.Hook())
-	l.onTrain = func(step int64) error {
-		if step == 5 {
-			f.At = f.Count
-		}
-		return nil
-	}
+	l.onTrain = before(5, func() { f.At = f.Count })
 	h, err := loop.Run(t.Context(), samples(t, 8))
 	var failed *WriteError
 	require.ErrorAs(t, err, &failed)
@@ -81,12 +76,7 @@ func TestBestWeightsWithoutLastCheckpoint(t *testing.T) {
 		dir := tempDir(t)
 		f := &testkit.DiskFailure{At: 1 << 20, Err: syscall.EIO, All: true}
 		l := scripted(c.losses)
-		l.onTrain = func(step int64) error {
-			if step == c.failsFrom {
-				f.At = f.Count
-			}
-			return nil
-		}
+		l.onTrain = before(c.failsFrom, func() { f.At = f.Count })
 		var states [][2][3]uint64
 		loop := Loop{Session: l, Batch: 4, Epochs: 3}
 		loop.Hook(Checkpoint{Folder: dir, EveryEpochs: 100, Best: "loss", RestoreBest: true, Temporary: c.temporary,

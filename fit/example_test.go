@@ -136,35 +136,6 @@ func ExampleCheckpoint() {
 	// 3 epochs
 }
 
-func ExampleParseSchedule() {
-	schedule, err := fit.ParseSchedule("warmup:100:cosine:0.01:1000")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, step := range []int64{0, 99, 500, 1000} {
-		fmt.Printf("step %4d: %.4f\n", step, schedule(step, 0))
-	}
-	_, err = fit.ParseSchedule("cosine:0.01")
-	fmt.Println(err)
-	// Output:
-	// step    0: 0.0001
-	// step   99: 0.0098
-	// step  500: 0.0050
-	// step 1000: 0.0000
-	// learning rate "cosine:0.01": the number of steps or epochs is missing; expected RATE, cosine:RATE:STEPS[:FINAL], linear:RATE:STEPS[:FINAL], step:RATE:FACTOR:EPOCHS, exp:RATE:FACTOR:STEPS, or warmup:STEPS: before one of them
-}
-
-func ExampleEvaluate() {
-	metrics, err := fit.Evaluate(context.Background(), &slope{A: 1}, doubles(), 2)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(metrics)
-	// Output: loss 7.5000
-}
-
 func ExampleHook() {
 	loop := fit.Loop{Session: &slope{rate: 0.02}, Batch: 2, Epochs: 100}
 	loop.Hook(fit.Hook{

@@ -138,6 +138,9 @@ func (l *linear) Train(ctx context.Context, step int64, b data.Batch, out []floa
 	if len(out) > 1 {
 		out[1] = mae
 	}
+	if len(out) > 2 {
+		out[2] = math.NaN()
+	}
 	return nil
 }
 
@@ -367,13 +370,50 @@ func checksum(text []byte) string {
 	return fmt.Sprintf("%08x", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// step handles a batch as the method pass does.
-func (r *run) step(ctx context.Context, b data.Batch) error {
-	n, err := r.before(b)
-	if err == nil && n == 1 {
-		err = r.after(ctx, b, n, r.state.Session.Train(r.steady, r.state.Step, b, r.train.values))
-	} else if err == nil && n > 1 {
-		err = r.after(ctx, b, n, r.state.Session.TrainN(r.steady, r.state.Step, n, r.train.values))
+// complete runs a loop, which must succeed.
+func complete(t testing.TB, l *Loop, ds data.Dataset) *History {
+	t.Helper()
+	h, err := l.Run(t.Context(), ds)
+	require.NoError(t, err)
+	return h
+}
+
+// before returns a function linear.onTrain that calls f before a train step, counted from 0.
+func before(step int64, f func()) func(int64) error {
+	return func(at int64) error {
+		if at == step {
+			f()
+		}
+		return nil
 	}
-	return err
+}
+
+// failing returns a function linear.onTrain that returns an error at a train step, counted from 0.
+func failing(step int64, err error) func(int64) error {
+	return func(at int64) error {
+		if at == step {
+			return err
+		}
+		return nil
+	}
+}
+
+// atStep returns a function Hook.Step that calls f after a train step, counted from 1.
+func atStep(step int64, f func()) func(context.Context, *State) error {
+	return func(_ context.Context, s *State) error {
+		if s.Step == step {
+			f()
+		}
+		return nil
+	}
+}
+
+// stopAt returns a hook that stops the run after a train step.
+func stopAt(step int64) Hook {
+	return Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
+		if s.Step == step {
+			s.Stop("enough")
+		}
+		return nil
+	}}
 }

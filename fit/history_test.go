@@ -71,9 +71,3 @@ func TestReservedMetricNames(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"loss", "train_step", "train_seconds"}, names)
 }
-
-func TestEmptyHistory(t *testing.T) {
-	h := &History{}
-	require.Equal(t, Record{}, h.Last())
-	require.Empty(t, h.Metric("loss"))
-}

@@ -36,8 +36,7 @@ func TestLockOfAnotherProcess(t *testing.T) {
 		}
 		loop := Loop{Session: l, Batch: 4, Epochs: 9, Resume: dir}
 		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		_, err := loop.Run(t.Context(), samples(t, 8))
-		require.NoError(t, err)
+		complete(t, &loop, samples(t, 8))
 		return
 	}
 	dir := tempDir(t)
@@ -77,32 +76,10 @@ func TestLockOfAnotherProcess(t *testing.T) {
 	}
 	var log bytes.Buffer
 	ours.Session, ours.Resume, ours.Log = newLinear(), dir, warnings(&log)
-	h, err := ours.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	h := complete(t, &ours, samples(t, 8))
 	require.Equal(t, filepath.Join(dir, "ckpt-2"), h.ResumedFrom)
 	require.Empty(t, log.String())
 	requireSound(t, dir)
-}
-
-func TestLockWithinAProcess(t *testing.T) {
-	dir := tempDir(t)
-	inner := func() error {
-		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		_, err := loop.Run(t.Context(), samples(t, 8))
-		return err
-	}
-	l := newLinear()
-	l.onTrain = func(int64) error {
-		err := inner()
-		require.ErrorIs(t, err, checkpoint.ErrLocked)
-		require.ErrorContains(t, err, fmt.Sprintf("in use by process %d on ", os.Getpid()))
-		return nil
-	}
-	loop := Loop{Session: l, Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint{Folder: dir}.Hook())
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
 }
 
 // The next run may use the folder, however the previous one ended.

@@ -75,8 +75,7 @@ func TestSkippedStepsAreNoDivergence(t *testing.T) {
 	infinite := math.Inf(1)
 	s := newScaling(map[int64]float64{1: infinite, 4: math.NaN(), 6: 0.25})
 	loop := Loop{Session: s, Batch: 2, Epochs: 2, StepsPerEpoch: 4}
-	h, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	h := complete(t, &loop, samples(t, 8))
 	// Records have the scale at the end of the epoch: halved, two good steps, halved; doubled
 	// by the third good step, halved, two good steps.
 	require.Equal(t, []float64{256, 256}, h.Metric("loss_scale"))
@@ -87,7 +86,7 @@ func TestSkippedStepsAreNoDivergence(t *testing.T) {
 	s = newScaling(map[int64]float64{3: infinite})
 	s.noMore = true
 	loop = Loop{Session: s, Batch: 2, Epochs: 1}
-	_, err = loop.Run(t.Context(), samples(t, 8))
+	_, err := loop.Run(t.Context(), samples(t, 8))
 	require.ErrorIs(t, err, ErrDiverged)
 }
 
@@ -109,12 +108,7 @@ func TestOnlySkippedStepsAreDivergence(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		loop.Hook(Hook{Name: "stop", Step: func(_ context.Context, state *State) error {
-			if state.Step == int64(stop) {
-				cancel()
-			}
-			return nil
-		}})
+		loop.Hook(Hook{Name: "stop", Step: atStep(int64(stop), cancel)})
 		_, err := loop.Run(ctx, samples(t, 2*steps))
 		return err
 	}
@@ -159,12 +153,7 @@ func TestEpochOfSkippedSteps(t *testing.T) {
 		loop.Hook(Checkpoint{Folder: dir}.Hook())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		loop.Hook(Hook{Name: "stop", Step: func(_ context.Context, state *State) error {
-			if state.Step == stop {
-				cancel()
-			}
-			return nil
-		}})
+		loop.Hook(Hook{Name: "stop", Step: atStep(stop, cancel)})
 		return loop.Run(ctx, samples(t, 6))
 	}
 	for stop := range int64(3) {
@@ -190,12 +179,7 @@ func TestStateOfTheSessionIsResumed(t *testing.T) {
 		loop.Hook(Checkpoint{Folder: dir, EverySteps: 1}.Hook())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		loop.Hook(Hook{Name: "stop", Step: func(_ context.Context, state *State) error {
-			if state.Step == stop {
-				cancel()
-			}
-			return nil
-		}})
+		loop.Hook(Hook{Name: "stop", Step: atStep(stop, cancel)})
 		h, err := loop.Run(ctx, samples(t, 8))
 		if stop > 0 {
 			require.ErrorIs(t, err, context.Canceled)

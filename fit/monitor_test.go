@@ -58,8 +58,7 @@ func TestEarlyStopDecidesAsKeras(t *testing.T) {
 			loop := Loop{Session: scripted(c.losses), Batch: 4, Epochs: len(c.losses)}
 			c.stop.Metric = "loss"
 			loop.Hook(c.stop.Hook())
-			h, err := loop.Run(t.Context(), samples(t, 4))
-			require.NoError(t, err)
+			h := complete(t, &loop, samples(t, 4))
 			require.Len(t, h.Records, c.epochs)
 			require.Equal(t, c.stops, h.Stopped != "", h.Stopped)
 			if c.stops {
@@ -90,8 +89,7 @@ func TestReduceOnPlateauDecidesAsKeras(t *testing.T) {
 		loop := Loop{Session: l, Batch: 4, Epochs: len(c.losses) + 1, LearningRate: Constant(1)}
 		c.reduce.Metric, c.reduce.Factor = "loss", 0.5
 		loop.Hook(c.reduce.Hook())
-		h, err := loop.Run(t.Context(), samples(t, 4))
-		require.NoError(t, err)
+		h := complete(t, &loop, samples(t, 4))
 		for i, want := range c.rates {
 			require.InDelta(t, want, *h.Records[i+1].LearningRate, 1e-15, "after epoch %d of %v", i+1, c.losses)
 			reduced := *h.Records[i+1].LearningRate < *h.Records[i].LearningRate
@@ -136,6 +134,8 @@ func TestMonitorsAreChecked(t *testing.T) {
 		{ReduceOnPlateau{Metric: "accuracy"}.Hook(), []string{"ReduceOnPlateau", "use one of loss, other"}},
 		{ReduceOnPlateau{Metric: "loss"}.Hook(), []string{"learning rate is not known", "Loop.LearningRate"}},
 		{Checkpoint{Folder: tempDir(t), Best: "accuracy"}.Hook(), []string{"Best", "use one of"}},
+		{Checkpoint{Folder: tempDir(t), RestoreBest: true}.Hook(),
+			[]string{"RestoreBest: no metric says which checkpoint is best"}},
 	} {
 		l := scripted(nil)
 		loop := Loop{Session: l, Batch: 4, Epochs: 1}
@@ -163,8 +163,7 @@ func TestMonitorsPassOverEpochsWithoutTheirMetric(t *testing.T) {
 	loop := Loop{Session: l, Batch: 4, Epochs: 6, Validation: samples(t, 4), ValidationEvery: 2,
 		LearningRate: Constant(1e-300)}
 	loop.Hook(EarlyStop{Metric: "val_loss", Patience: 2}.Hook(), ReduceOnPlateau{Metric: "val_loss", Patience: 1}.Hook())
-	h, err := loop.Run(t.Context(), samples(t, 4))
-	require.NoError(t, err)
+	h := complete(t, &loop, samples(t, 4))
 	require.Len(t, h.Records, 6, "validations 2 and 3 do not improve on the first, which makes epoch 6")
 	require.NotEmpty(t, h.Stopped)
 	require.Empty(t, h.Records[2].Events)
@@ -199,8 +198,7 @@ func TestBestWeightsAreRestored(t *testing.T) {
 				states = append(states, l.state())
 				return nil
 			}})
-			h, err := loop.Run(t.Context(), samples(t, 4))
-			require.NoError(t, err)
+			h := complete(t, &loop, samples(t, 4))
 			require.Equal(t, states[c.best-1], l.state())
 			require.Equal(t, c.best, h.Restored)
 			require.Equal(t, h.Records[c.best-1], h.Final())
@@ -211,13 +209,6 @@ func TestBestWeightsAreRestored(t *testing.T) {
 		require.Len(t, states, 7)
 		requireSound(t, dir)
 	}
-}
-
-func TestBestWeightsNeedAMetric(t *testing.T) {
-	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1}
-	loop.Hook(Checkpoint{Folder: tempDir(t), RestoreBest: true}.Hook())
-	_, err := loop.Run(t.Context(), samples(t, 4))
-	require.ErrorContains(t, err, "RestoreBest: no metric says which checkpoint is best")
 }
 
 // RestoreBest cannot choose among epochs that have no best checkpoint.

@@ -47,8 +47,7 @@ func TestObserversGetTheHistory(t *testing.T) {
 		now: now.now}
 	loop.Hook(Observers{List: []Observer{r}, Budget: memory.GiB, BudgetLayer: memory.Anon, Restarts: 2}.Hook(),
 		Checkpoint{Folder: dir}.Hook())
-	h, err := loop.Run(t.Context(), samples(t, 14))
-	require.NoError(t, err)
+	h := complete(t, &loop, samples(t, 14))
 
 	require.Equal(t, AtStart, r.seen[0].Moment)
 	last := r.seen[len(r.seen)-1]
@@ -84,8 +83,7 @@ func TestObserversDoNotGetEveryStep(t *testing.T) {
 	now := clock{time.Unix(1_700_000_000, 0), time.Millisecond}
 	loop := Loop{Session: newLinear(), Batch: 1, Epochs: 1, now: now.now}
 	loop.Hook(Observers{List: []Observer{r}}.Hook())
-	_, err := loop.Run(t.Context(), samples(t, 3000))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 3000))
 	steps := r.at(AtStep)
 	spent := now.at.Sub(time.Unix(1_700_000_000, 0))
 	require.InDelta(t, spent.Seconds(), float64(len(steps)), 1.5)
@@ -100,8 +98,7 @@ func TestObserversOfAResumedRun(t *testing.T) {
 		r := &recorder{}
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: epochs, Resume: dir}
 		loop.Hook(Observers{List: []Observer{r}}.Hook(), Checkpoint{Folder: dir}.Hook())
-		h, err := loop.Run(t.Context(), samples(t, 8))
-		require.NoError(t, err)
+		h := complete(t, &loop, samples(t, 8))
 		return r, h
 	}
 	first, h := run(2)
@@ -139,8 +136,7 @@ func TestObserversOfRepeatedSteps(t *testing.T) {
 		Decide: func(context.Context, *State, error) (string, error) { return "again", nil },
 	}}
 	loop.Hook(Observers{List: []Observer{r}}.Hook())
-	_, err := loop.Run(t.Context(), samples(t, 16))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 16))
 	require.True(t, failed)
 	last := r.seen[len(r.seen)-1]
 	require.Equal(t, int64(8), last.Steps)
@@ -159,8 +155,7 @@ func TestObserversCannotStopATraining(t *testing.T) {
 		loop := Loop{Session: newLinear(), Batch: 1, Epochs: 2, Log: slog.New(slog.NewTextHandler(&log, nil)), now: now.now}
 		loop.Hook(Observers{List: []Observer{failing, hanging, slow, good}}.Hook())
 		began := time.Now()
-		h, err := loop.Run(t.Context(), samples(t, 20))
-		require.NoError(t, err)
+		h := complete(t, &loop, samples(t, 20))
 		require.True(t, h.Done)
 		require.Equal(t, 4*observeMost, time.Since(began))
 		require.Len(t, good.seen, 1+2*20+2+1)
@@ -177,12 +172,7 @@ func TestObserversOfAnInterruptedRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l, r := newLinear(), &recorder{}
 	r.observe = func(ctx context.Context, _ *Observation) error { return ctx.Err() }
-	l.onTrain = func(step int64) error {
-		if step == 2 {
-			cancel()
-		}
-		return nil
-	}
+	l.onTrain = before(2, cancel)
 	loop := Loop{Session: l, Batch: 4, Epochs: 2}
 	loop.Hook(Observers{List: []Observer{r}}.Hook())
 	_, err := loop.Run(ctx, samples(t, 8))

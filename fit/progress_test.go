@@ -16,8 +16,7 @@ func TestProgressPrintsALinePerEpoch(t *testing.T) {
 	var out bytes.Buffer
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 10, Validation: samples(t, 4), LearningRate: Constant(0.01)}
 	loop.Hook(Progress(&out))
-	h, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	h := complete(t, &loop, samples(t, 8))
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	require.Len(t, lines, 10)
 	form := regexp.MustCompile(`^epoch (1/10 |10/10)  step (2 |20)  loss \S+ +mae \S+ +val_loss \S+ +val_mae \S+ +learning_rate 0.01 +steps/s \S+ +data_wait \d+\.\d%`)
@@ -44,12 +43,7 @@ func TestProgressSaysWhyItEnds(t *testing.T) {
 	dir := tempDir(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	l := newLinear()
-	l.onTrain = func(step int64) error {
-		if step == 2 {
-			cancel()
-		}
-		return nil
-	}
+	l.onTrain = before(2, cancel)
 	loop := Loop{Session: l, Batch: 4, Epochs: 2, Resume: dir}
 	loop.Hook(Progress(&out), Checkpoint{Folder: dir}.Hook())
 	_, err := loop.Run(ctx, samples(t, 8))
@@ -57,14 +51,12 @@ func TestProgressSaysWhyItEnds(t *testing.T) {
 	require.NotContains(t, out.String(), "interrupted", "the error of the run says so")
 
 	out.Reset()
-	_, err = loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 8))
 	require.True(t, strings.HasPrefix(out.String(), "resumed from "+dir+"/ckpt-3: 1 of 2 epochs done, step 3\nepoch "+
 		"2/2  step 4  "), out.String())
 
 	out.Reset()
-	_, err = loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 8))
 	require.Contains(t, out.String(), "\nstopped: already complete: "+dir+"/ckpt-4 has 2 of 2 epochs; a larger number "+
 		"of epochs trains more; ")
 }
@@ -83,8 +75,7 @@ func TestProgressBar(t *testing.T) {
 		var out bytes.Buffer
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: samples(t, 4)}
 		loop.Hook(terminal(&out, c.columns))
-		_, err := loop.Run(t.Context(), samples(t, 40))
-		require.NoError(t, err)
+		complete(t, &loop, samples(t, 40))
 		require.Equal(t, c.noColor == "", strings.Contains(out.String(), "\x1b["), "%q", out.String())
 		require.Contains(t, out.String(), "steps/")
 		require.Regexp(t, `\repoch 1/2  loss \d`, out.String())
@@ -96,25 +87,6 @@ func TestProgressBar(t *testing.T) {
 	}
 }
 
-func TestProgressBarAfterAResume(t *testing.T) {
-	dir := tempDir(t)
-	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, Resume: dir}
-	loop.Hook(Checkpoint{Folder: dir}.Hook(), Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
-		if s.Step == 9 {
-			s.Stop("enough")
-		}
-		return nil
-	}})
-	_, err := loop.Run(t.Context(), samples(t, 40))
-	require.NoError(t, err)
-	var out bytes.Buffer
-	again := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: dir}
-	again.Hook(Checkpoint{Folder: dir}.Hook(), terminal(&out, 120))
-	_, err = again.Run(t.Context(), samples(t, 40))
-	require.NoError(t, err)
-	require.Contains(t, out.String(), "\nepoch 1/2  step 10")
-}
-
 // If a terminal is gone or standard error is on a full disk, only lines are lost. The run
 // completes, and an interrupted run writes its checkpoint.
 func TestProgressWithABrokenWriter(t *testing.T) {
@@ -124,12 +96,7 @@ func TestProgressWithABrokenWriter(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var log bytes.Buffer
 		l := newLinear()
-		l.onTrain = func(step int64) error {
-			if step == 10 {
-				cancel()
-			}
-			return nil
-		}
+		l.onTrain = before(10, cancel)
 		loop := Loop{Session: l, Batch: 4, Epochs: 12, Log: warnings(&log), Validation: samples(t, 4), Resume: dir}
 		loop.Hook(hook, Checkpoint{Folder: dir, EveryEpochs: 100}.Hook())
 		h, err := loop.Run(ctx, samples(t, 12))
@@ -137,8 +104,7 @@ func TestProgressWithABrokenWriter(t *testing.T) {
 		require.Equal(t, filepath.Join(dir, "ckpt-11"), h.Checkpoint)
 		require.Equal(t, 1, strings.Count(log.String(), "progress cannot be printed"), "%s", log.String())
 		require.Contains(t, log.String(), "no paper")
-		h, err = loop.Run(t.Context(), samples(t, 12))
-		require.NoError(t, err)
+		h = complete(t, &loop, samples(t, 12))
 		require.Len(t, h.Records, 12)
 	}
 }

@@ -48,8 +48,7 @@ func TestGoingBackChangesNothing(t *testing.T) {
 			seen = append(seen, s.Step)
 			return nil
 		}})
-		h, err := loop.Run(t.Context(), samples(t, 100).Shuffle(1))
-		require.NoError(t, err)
+		h := complete(t, &loop, samples(t, 100).Shuffle(1))
 		return h, seen
 	}
 	plain := newLinear()
@@ -90,12 +89,7 @@ func TestGoingBackChangesNothing(t *testing.T) {
 
 func TestGoingBackIsDecided(t *testing.T) {
 	run := func(k *keeping, l *linear) (*History, error) {
-		l.onTrain = func(step int64) error {
-			if step == 7 {
-				return errFull
-			}
-			return nil
-		}
+		l.onTrain = failing(7, errFull)
 		k.session = l
 		loop := Loop{Session: l, Batch: 8, Epochs: 2, StepsPerEpoch: 5, Recover: k.recovery(2)}
 		return loop.Run(t.Context(), samples(t, 100))
@@ -132,8 +126,7 @@ func TestStatesAreKept(t *testing.T) {
 		most = max(most, k.held)
 		return nil
 	}})
-	_, err := loop.Run(t.Context(), samples(t, 100))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 100))
 	require.Equal(t, 9, k.kept) // steps 0, 4, 8 of each epoch
 	require.Equal(t, 1, most)
 	require.Zero(t, k.held)
@@ -155,8 +148,7 @@ func TestResetsAreRecorded(t *testing.T) {
 			return nil
 		},
 	})
-	h, err := loop.Run(t.Context(), samples(t, 100))
-	require.NoError(t, err)
+	h := complete(t, &loop, samples(t, 100))
 	require.Equal(t, Resets{Count: 2, Returned: memory.Known(2 * memory.MiB), Seconds: 0.5}, h.Records[0].Resets)
 	require.Equal(t, []string{"reset"}, h.Records[0].Events)
 	require.Equal(t, Resets{Count: 1, Seconds: 1}, h.Records[1].Resets)
@@ -241,8 +233,7 @@ func interruptedReplay(t *testing.T, dir string, resume bool, every int) (*linea
 func TestInterruptedReplay(t *testing.T) {
 	plain := newLinear()
 	loop := Loop{Session: plain, Batch: 8, Epochs: 1, StepsPerEpoch: 12}
-	_, err := loop.Run(t.Context(), samples(t, 100))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 100))
 
 	for every, newest := range map[int]string{9: "ckpt-9", 8: "ckpt-8", 5: "ckpt-5", 100: ""} {
 		dir := tempDir(t)
@@ -274,8 +265,7 @@ func TestReplays(t *testing.T) {
 	loop := Loop{Session: l, Batch: 8, Epochs: 2, StepsPerEpoch: 12, Recover: k.recovery(0)}
 	loop.Hook(Hook{Name: "see", Step: func(context.Context, *State) error { seen++; return nil }},
 		Hook{Name: "look", Step: func(context.Context, *State) error { replayed++; return nil }, Replays: true})
-	_, err := loop.Run(t.Context(), samples(t, 100).Shuffle(1))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 100).Shuffle(1))
 	require.Equal(t, 24, seen)
 	require.Equal(t, 24+4+10+11+5, replayed)
 }
@@ -288,8 +278,7 @@ func TestAlive(t *testing.T) {
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: samples(t, 8),
 		Alive: func(step int64) { told = append(told, step) }}
 	loop.Hook(Checkpoint{Folder: dir}.Hook())
-	_, err := loop.Run(t.Context(), data.Prefetch(samples(t, 12), 1))
-	require.NoError(t, err)
+	complete(t, &loop, data.Prefetch(samples(t, 12), 1))
 	require.Equal(t, []int64{0, 0, 0, 0, 0, 1, 2, 3, 3, 3, 4, 5, 6, 6, 6}, told)
 }
 

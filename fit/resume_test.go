@@ -2,7 +2,6 @@ package fit
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -14,8 +13,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/internal/checkpoint"
-	"steadyfit/savedmodels"
-	"steadyfit/session"
 )
 
 // tearable returns a loop and its folder, whose newest checkpoint has every kind of file.
@@ -23,8 +20,7 @@ func tearable(t testing.TB) (dir string, loop Loop) {
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
 	loop.Hook(Checkpoint{Folder: dir}.Hook(), EarlyStop{Metric: "loss", Patience: 9}.Hook())
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 8))
 	return dir, loop
 }
 
@@ -133,8 +129,7 @@ func TestAnOlderCheckpointThatCannotBeRead(t *testing.T) {
 	require.NoError(t, os.Symlink(stateFile, path))
 	var log bytes.Buffer
 	loop.Session, loop.Epochs, loop.Log = newLinear(), 5, warnings(&log)
-	_, err := loop.Run(t.Context(), samples(t, 8))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 8))
 	require.Contains(t, log.String(), "a checkpoint that cannot be used is ignored")
 	require.Contains(t, log.String(), older)
 	require.Contains(t, names(t, dir), older)
@@ -223,8 +218,7 @@ func TestResumeDespiteDifferences(t *testing.T) {
 		// After ResumeAnyway, checkpoints have the identity of the present run, so the next resume
 		// needs no ResumeAnyway.
 		loop.ResumeAnyway, loop.Epochs = false, 6
-		_, err = loop.Run(t.Context(), ds)
-		require.NoError(t, err)
+		complete(t, &loop, ds)
 	}
 }
 
@@ -234,28 +228,19 @@ func TestResumeAnywayWithinAnEpoch(t *testing.T) {
 		dir := tempDir(t)
 		l := newLinear()
 		loop := Loop{Session: l, Batch: 4, Epochs: 2, Resume: dir}
-		loop.Hook(Checkpoint{Folder: dir}.Hook(), Hook{Name: "stopper", Step: func(_ context.Context, s *State) error {
-			if s.Step == 3 {
-				s.Stop("enough")
-			}
-			return nil
-		}})
-		_, err := loop.Run(t.Context(), samples(t, 16))
-		require.NoError(t, err)
+		loop.Hook(Checkpoint{Folder: dir}.Hook(), stopAt(3))
+		complete(t, &loop, samples(t, 16))
 		return dir, Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: dir, ResumeAnyway: true}
 	}
 	for _, n := range []int{8, 16, 40} { // fewer batches than the position, as many as before, more
 		_, loop := interrupted()
-		passes := 0
 		loop.StepsPerEpoch = min(4, n/4)
-		h, err := loop.Run(t.Context(), countedData{edited(t, samples(t, n), 0), &passes})
-		require.NoError(t, err)
+		h := complete(t, &loop, edited(t, samples(t, n), 0))
 		require.Len(t, h.Records, 2)
 	}
 	_, loop := interrupted()
 	loop.Session.(*linear).names = []string{"loss", "error"}
-	_, err := loop.Run(t.Context(), samples(t, 16))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 16))
 }
 
 func TestOtherModelIsNotForced(t *testing.T) {
@@ -325,63 +310,4 @@ func TestPrecisionAndScheduleAreCompared(t *testing.T) {
 			require.Equal(t, []string{forcedEvent}, h.Records[1].Events)
 		})
 	}
-}
-
-// exported is a session that compares variables with a TensorFlow checkpoint.
-type exported struct {
-	*linear
-	model *savedmodels.Model
-	hash  string
-}
-
-func (e exported) Identity() map[string]string {
-	return map[string]string{"model": e.hash, "seed": "1"}
-}
-
-func (e exported) Save(ctx context.Context, prefix string) error {
-	if err := e.linear.Save(ctx, prefix); err != nil {
-		return err
-	}
-	index, err := os.ReadFile(filepath.Join(e.model.Dir, "variables", "variables.index"))
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(prefix+".index", index, 0o666)
-}
-
-func (e exported) CheckVariables(prefix string) error {
-	s, err := session.OpenModel(context.Background(), e.model, session.Options{ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	return errors.Join(s.CheckVariables(prefix), s.Close())
-}
-
-// ResumeAnyway accepts a model that was exported again. For another architecture, the error
-// lists the differences.
-func TestModelExportedAnewIsForced(t *testing.T) {
-	digits, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
-	cnn, err := savedmodels.Builtin("digits-cnn")
-	require.NoError(t, err)
-	dir := tempDir(t)
-	train := func(s Session, anyway bool, epochs int) (*History, error) {
-		loop := Loop{Session: s, Batch: 4, Epochs: epochs, Resume: dir, ResumeAnyway: anyway}
-		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		return loop.Run(t.Context(), samples(t, 8))
-	}
-	_, err = train(exported{newLinear(), digits, "one"}, false, 2)
-	require.NoError(t, err)
-
-	var mismatch *mismatchError
-	_, err = train(exported{newLinear(), digits, "two"}, false, 3)
-	require.ErrorAs(t, err, &mismatch)
-	_, err = train(exported{newLinear(), cnn, "three"}, true, 3)
-	require.ErrorIs(t, err, session.ErrMismatch)
-	require.ErrorContains(t, err, "the checkpoint has other variables than the model: ")
-	require.ErrorContains(t, err, "is missing")
-	h, err := train(exported{newLinear(), digits, "two"}, true, 3)
-	require.NoError(t, err)
-	require.Equal(t, filepath.Join(dir, "ckpt-4"), h.ResumedFrom)
-	require.Equal(t, []string{forcedEvent}, h.Records[2].Events)
 }

@@ -54,8 +54,7 @@ func TestRunningMetrics(t *testing.T) {
 	c := &counting{linear: newLinear()}
 	c.lossAt = map[int64]float64{1: 1, 2: 2, 3: 6}
 	loop := Loop{Session: c, Batch: 4, Epochs: 2, Validation: samples(t, 20)}
-	h, err := loop.Run(t.Context(), samples(t, 10))
-	require.NoError(t, err)
+	h := complete(t, &loop, samples(t, 10))
 	require.Equal(t, []float64{3, 3}, h.Metric("mae"))
 	require.Equal(t, []float64{105, 105}, h.Metric("val_mae"))
 	require.InDelta(t, (4*1+4*2+2*6)/10.0, h.Metric("loss")[0], 1e-12)
@@ -71,23 +70,16 @@ func TestRunningMetrics(t *testing.T) {
 func TestRunningMetricsAreNotResetInMidEpoch(t *testing.T) {
 	dir := tempDir(t)
 	c := &counting{linear: newLinear()}
-	stop := Hook{Name: "stop", Step: func(_ context.Context, s *State) error {
-		if s.Step == 4 {
-			s.Stop("for now")
-		}
-		return nil
-	}}
+	stop := stopAt(4)
 	loop := Loop{Session: c, Batch: 4, Epochs: 2}
 	loop.Hook(Checkpoint{Folder: dir}.Hook(), stop)
-	h, err := loop.Run(t.Context(), samples(t, 10))
-	require.NoError(t, err)
+	h := complete(t, &loop, samples(t, 10))
 	require.False(t, h.Done)
 	require.Zero(t, c.finalized, "it is not over")
 
 	resumed := &counting{linear: newLinear(), batches: c.batches} // a model has batches in a variable
 	loop = Loop{Session: resumed, Batch: 4, Epochs: 2, Resume: dir}
-	h, err = loop.Run(t.Context(), samples(t, 10))
-	require.NoError(t, err)
+	h = complete(t, &loop, samples(t, 10))
 	require.Equal(t, []float64{3, 3}, h.Metric("mae"))
 	require.Zero(t, resumed.resets)
 }
@@ -99,8 +91,7 @@ func TestWeightsAreFinalized(t *testing.T) {
 	c := &counting{linear: newLinear()}
 	loop := Loop{Session: c, Batch: 4, Epochs: 2}
 	loop.Hook(Checkpoint{Folder: dir}.Hook())
-	_, err := loop.Run(t.Context(), samples(t, 10))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 10))
 	require.Equal(t, 1, c.finalized)
 	require.Equal(t, 42.0, c.w[0])
 	found, err := checkpoint.List(dir)
@@ -110,15 +101,13 @@ func TestWeightsAreFinalized(t *testing.T) {
 
 	// A complete training that is resumed has the same final weights.
 	loop = Loop{Session: c, Batch: 4, Epochs: 2, Resume: dir}
-	_, err = loop.Run(t.Context(), samples(t, 10))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 10))
 	require.Equal(t, 42.0, c.w[0])
 
 	best := &counting{linear: newLinear()}
 	loop = Loop{Session: best, Batch: 4, Epochs: 2}
 	loop.Hook(Checkpoint{Folder: tempDir(t), Best: "loss", RestoreBest: true}.Hook())
-	_, err = loop.Run(t.Context(), samples(t, 10))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 10))
 	require.Zero(t, best.finalized)
 
 	failing := &counting{linear: newLinear()}

@@ -174,8 +174,7 @@ func TestCallsOfSeveralSteps(t *testing.T) {
 					require.GreaterOrEqual(t, step, alive)
 					alive = max(alive, step)
 				}
-				h, err := loop.Run(t.Context(), data.Prefetch(samples(t, c.samples).Shuffle(3), 2))
-				require.NoError(t, err)
+				h := complete(t, &loop, data.Prefetch(samples(t, c.samples).Shuffle(3), 2))
 				require.Equal(t, h.Last().Step, alive)
 				return h, log.String()
 			}
@@ -204,8 +203,7 @@ func TestHooksBetweenCalls(t *testing.T) {
 		require.Equal(t, 4, s.Samples)
 		return nil
 	}}, Hook{Name: "sevens", StepEvery: 7, Step: func(context.Context, *State) error { return nil }})
-	_, err := loop.Run(t.Context(), samples(t, 48))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 48))
 	require.Equal(t, []int64{5, 7, 10, 12, 14, 15, 20, 21, 24}, seen)
 }
 
@@ -221,8 +219,7 @@ func TestResumeBetweenCalls(t *testing.T) {
 				}
 				return nil
 			}})
-		h, err := loop.Run(t.Context(), samples(t, 38).Shuffle(1))
-		require.NoError(t, err)
+		h := complete(t, &loop, samples(t, 38).Shuffle(1))
 		return h
 	}
 	whole := newSeveral(4)
@@ -251,8 +248,7 @@ func TestResumeBetweenCalls(t *testing.T) {
 func TestInterruptedWhileStacking(t *testing.T) {
 	plain := newLinear()
 	loop := Loop{Session: plain, Batch: 4, Epochs: 1}
-	_, err := loop.Run(t.Context(), samples(t, 40))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 40))
 
 	dir := tempDir(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -265,13 +261,12 @@ func TestInterruptedWhileStacking(t *testing.T) {
 	}
 	loop = Loop{Session: l, Batch: 4, Epochs: 1, Resume: dir}
 	loop.Hook(Checkpoint{Folder: dir}.Hook())
-	_, err = loop.Run(ctx, samples(t, 40))
+	_, err := loop.Run(ctx, samples(t, 40))
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, []int{4}, l.calls)
 	again := newSeveral(4)
 	loop.Session = again
-	h, err := loop.Run(t.Context(), samples(t, 40))
-	require.NoError(t, err)
+	h := complete(t, &loop, samples(t, 40))
 	require.True(t, strings.HasSuffix(h.ResumedFrom, "ckpt-4"), h.ResumedFrom)
 	require.Equal(t, []int{4, 2}, again.calls)
 	require.Equal(t, plain.state(), again.state())
@@ -282,11 +277,9 @@ func TestStackingFails(t *testing.T) {
 	plain, l := newLinear(), newSeveral(4)
 	l.onStack = func(data.Batch) error { return errors.New("another mask") }
 	loop := Loop{Session: plain, Batch: 4, Epochs: 1}
-	_, err := loop.Run(t.Context(), samples(t, 40))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 40))
 	loop.Session = l
-	_, err = loop.Run(t.Context(), samples(t, 40))
-	require.NoError(t, err)
+	complete(t, &loop, samples(t, 40))
 	require.Equal(t, plain.steps, l.steps)
 	require.Equal(t, plain.state(), l.state())
 }
@@ -310,8 +303,7 @@ func TestDivergedInACall(t *testing.T) {
 func TestCallsThatFail(t *testing.T) {
 	plain := newLinear()
 	loop := Loop{Session: plain, Batch: 4, Epochs: 2}
-	want, err := loop.Run(t.Context(), samples(t, 40))
-	require.NoError(t, err)
+	want := complete(t, &loop, samples(t, 40))
 
 	dir, l := tempDir(t), newSeveral(4)
 	l.onTrainN = func(step int64, _ int) error {
@@ -323,7 +315,7 @@ func TestCallsThatFail(t *testing.T) {
 	}
 	loop = Loop{Session: l, Batch: 4, Epochs: 2}
 	loop.Hook(Checkpoint{Folder: dir}.Hook())
-	_, err = loop.Run(t.Context(), samples(t, 40))
+	_, err := loop.Run(t.Context(), samples(t, 40))
 	require.ErrorIs(t, err, errFull)
 	require.ErrorContains(t, err, "train steps 5 to 8 (epoch 1, batches 4 to 7), in one execution")
 	require.NotContains(t, names(t, dir), "ckpt-8")
@@ -344,8 +336,7 @@ func TestCallsThatFail(t *testing.T) {
 			seen = append(seen, s.Step)
 			return nil
 		}})
-		have, err := loop.Run(t.Context(), samples(t, 40))
-		require.NoError(t, err)
+		have := complete(t, &loop, samples(t, 40))
 		require.Equal(t, []string{"unstacked"}, have.Records[0].Events)
 		have.Records[0].Events = nil
 		l.steps = plain.steps // some steps were done twice
@@ -358,42 +349,11 @@ func TestCallsThatFail(t *testing.T) {
 
 	// With single steps, Decide is called for the step that fails.
 	l = newSeveral(4)
-	l.onTrain = func(step int64) error {
-		if step == 6 {
-			return errFull
-		}
-		return nil
-	}
+	l.onTrain = failing(6, errFull)
 	k := &keeping{session: l.linear, decide: func(err error) (string, error) { return "", err }}
 	loop = Loop{Session: l, Batch: 4, Epochs: 2, Recover: k.recovery(0)}
 	_, err = loop.Run(t.Context(), samples(t, 40))
 	require.ErrorContains(t, err, "train step 7 (epoch 1, batch 6): out of memory")
-}
-
-func TestCallsDoNotAllocate(t *testing.T) {
-	l := &constant{}
-	loop := &Loop{Session: l, Batch: 4, Epochs: 1, LearningRate: Constant(0.01)}
-	loop.Hook(Checkpoint{Folder: tempDir(t), EverySteps: 1_000_000}.Hook())
-	ds := samples(t, 4*1000)
-	r, err := newRun(loop, ds)
-	require.NoError(t, err)
-	r.steady = t.Context()
-	require.NoError(t, r.resume(t.Context(), r.loop.Resume))
-	_, err = r.start(t.Context())
-	require.NoError(t, err)
-	r.prepareStack()
-	for b := range ds.Batches(data.Pass{Batch: 4}) {
-		require.Zero(t, testing.AllocsPerRun(100, func() {
-			for range 2 {
-				if err := r.step(t.Context(), b); err != nil {
-					t.Error(err)
-				}
-			}
-		}))
-		break
-	}
-	require.Positive(t, l.calls)
-	r.end(1, nil)
 }
 
 type constant struct {
