@@ -34,8 +34,7 @@ func TestArrowAsParquet(t *testing.T) {
 			o.CSV.Label = "label"
 		}
 		batches := func(name string) []Batch {
-			m, err := Open(filepath.Join("testdata", "records", name), o)
-			require.NoError(t, err)
+			m := opened(t, filepath.Join("testdata", "records", name), o)
 			all := copied(t, m.Shuffle(3), Pass{Batch: 4, Skip: 1})
 			require.NoError(t, m.Close())
 			return all
@@ -49,8 +48,7 @@ func TestArrowFoldersOfParts(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir, "dataset_dict.json", []byte(`{"splits": ["train", "test"]}`))
 	rows := func(part string) int {
-		m, err := Open(dir, Options{Split: part, CSV: CSVOptions{Label: "label"}})
-		require.NoError(t, err)
+		m := opened(t, dir, Options{Split: part, CSV: CSVOptions{Label: "label"}})
 		require.NoError(t, m.Close())
 		return m.Len()
 	}
@@ -96,8 +94,7 @@ func TestOddArrow(t *testing.T) {
 		require.ErrorContains(t, err, path)
 		require.ErrorContains(t, err, want)
 	}
-	m, err := Open(path, Options{Ignore: all})
-	require.NoError(t, err)
+	m := opened(t, path, Options{Ignore: all})
 	require.Equal(t, path+": 2 samples; x float64 [], numbers float64 [], large string [], view string [], flags bool [2]",
 		describe(m))
 	f := fieldsOf(t, m)
@@ -108,8 +105,7 @@ func TestOddArrow(t *testing.T) {
 	require.NoError(t, m.Close())
 
 	// A list with a null is left out if it feeds no input, as if its name were in Ignore.
-	m, err = Open(path, Options{CSV: CSVOptions{InputsOnly: true, Inputs: columnInputs("x", "numbers")}})
-	require.NoError(t, err)
+	m = opened(t, path, Options{CSV: CSVOptions{InputsOnly: true, Inputs: columnInputs("x", "numbers")}})
 	require.Equal(t, path+": 2 samples; x float32 [2]", describe(m))
 	require.ElementsMatch(t, append(slices.Clone(all), "flags", "large", "view"), m.LeftOut())
 	require.NoError(t, m.Close())
@@ -131,24 +127,20 @@ func TestOddArrow(t *testing.T) {
 	ignore := slices.DeleteFunc(all, func(name string) bool {
 		return slices.Contains([]string{"date", "time", "words", "null", "image.bytes"}, name)
 	})
-	m, err = Open(path, Options{Ignore: ignore, CSV: CSVOptions{Schema: rules}})
-	require.NoError(t, err)
+	m = opened(t, path, Options{Ignore: ignore, CSV: CSVOptions{Schema: rules}})
 	f = fieldsOf(t, m)
 	require.Equal(t, []int64{1, 2}, f["date"].Values)
 	require.Equal(t, []int64{1709209800, 1}, f["time"].Values)
 	require.Equal(t, []int64{1, 0}, f["words"].Values)
 	require.Equal(t, []int64{1, 5}, f["null"].Values)
 	require.Equal(t, []int64{3, 3}, f["image.bytes"].Values)
-	require.NoError(t, m.Close())
 }
 
 // Writers may replace a dictionary, or write it in parts.
 func TestArrowOfOtherWriters(t *testing.T) {
 	for _, raw := range [][]byte{wordsOfArrow(t, false), wordsOfArrow(t, true)} {
-		m, err := Open(put(t, t.TempDir(), "a.arrow", raw), Options{})
-		require.NoError(t, err)
+		m := opened(t, put(t, t.TempDir(), "a.arrow", raw), Options{})
 		require.Equal(t, []string{"a", "b"}, fieldsOf(t, m)["x"].Values)
-		require.NoError(t, m.Close())
 	}
 }
 

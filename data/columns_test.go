@@ -61,8 +61,7 @@ func TestColumnsAreJoined(t *testing.T) {
 		}
 		var first []any
 		for _, format := range []string{"csv", "jsonl", "parquet"} {
-			m, err := Open(paths[format], Options{CSV: c.o})
-			require.NoError(t, err, format)
+			m := opened(t, paths[format], Options{CSV: c.o})
 			f := fieldsOf(t, m)
 			require.Equal(t, Array{[]int{3, len(c.x)}, c.want}, f["x"], format)
 			require.Equal(t, []float32{0.5, 1.5, 2}, f["sample_weight"].Values, format)
@@ -79,13 +78,11 @@ func TestColumnsAreJoined(t *testing.T) {
 				first = shuffled
 			}
 			require.Equal(t, first, shuffled, format)
-			require.NoError(t, m.Close())
 		}
 	}
 	// A decimal is rounded once.
 	const decimal = "1.0000000596046447754"
-	m, err := Open(put(t, t.TempDir(), "t.jsonl", []byte(`{"a": `+decimal+`, "b": 1}`)), Options{CSV: CSVOptions{Inputs: denseInputs}})
-	require.NoError(t, err)
+	m := opened(t, put(t, t.TempDir(), "t.jsonl", []byte(`{"a": `+decimal+`, "b": 1}`)), Options{CSV: CSVOptions{Inputs: denseInputs}})
 	require.Equal(t, []float32{math.Nextafter32(1, 2), 1}, fieldsOf(t, m)["x"].Values)
 }
 
@@ -93,11 +90,9 @@ func TestColumnsAreJoined(t *testing.T) {
 func TestLabelIsNotIgnored(t *testing.T) {
 	paths := people(t)
 	for _, format := range []string{"csv", "jsonl", "parquet", "tfrecord"} {
-		m, err := Open(paths[format], Options{CSV: CSVOptions{Label: "label"}, Ignore: []string{"label", "kind"}})
-		require.NoError(t, err, format)
+		m := opened(t, paths[format], Options{CSV: CSVOptions{Label: "label"}, Ignore: []string{"label", "kind"}})
 		require.Equal(t, []int{3}, fieldsOf(t, m)["y"].Shape, format)
 		require.NotContains(t, m.LeftOut(), "label", format)
-		require.NoError(t, m.Close())
 	}
 }
 
@@ -109,8 +104,7 @@ func TestColumnsAreNotJoined(t *testing.T) {
 		`{"a": 1, "sample_weight": 2}`: "x int64 [], sample_weight float32 []",
 		`{"x": 1, "b": 2}`:             "x float32 [2]",
 	} {
-		m, err := Open(put(t, dir, "t.jsonl", []byte(text)), Options{CSV: CSVOptions{Inputs: denseInputs}})
-		require.NoError(t, err, text)
+		m := opened(t, put(t, dir, "t.jsonl", []byte(text)), Options{CSV: CSVOptions{Inputs: denseInputs}})
 		require.Equal(t, want, strings.SplitN(describe(m), "; ", 2)[1], text)
 		require.Equal(t, strings.HasPrefix(want, "x int64"), slices.Equal(spec(m, "x").Columns, []string{"a"}), text)
 	}
@@ -120,8 +114,7 @@ func TestColumnsAreNotJoined(t *testing.T) {
 		_, err := Open(paths[format], Options{CSV: kind})
 		require.ErrorIs(t, err, ErrFormat)
 		require.ErrorContains(t, err, `column "kind": found "a", expected a number; correct it, encode the column by a rule of a schema`)
-		m, err := Open(paths[format], Options{CSV: kind, Ignore: []string{"kind", "age"}})
-		require.NoError(t, err)
+		m := opened(t, paths[format], Options{CSV: kind, Ignore: []string{"kind", "age"}})
 		require.Equal(t, []string{"zip", "big"}, spec(m, "x").Columns)
 		require.ElementsMatch(t, []string{"kind", "age"}, m.LeftOut())
 		_, err = m.Drop("kind")
@@ -136,8 +129,7 @@ func TestColumnsAreNotJoined(t *testing.T) {
 			Inputs: []FieldSpec{{Name: "zip"}, {Name: "age"}}}})
 		require.ErrorContains(t, err, `: column "zip" is an input of the model and cannot also be the label`)
 	}
-	texts, err := Open(put(t, dir, "t.jsonl", []byte(`{"a": "u", "b": "v"}`)), Options{CSV: CSVOptions{Inputs: textInputs}})
-	require.NoError(t, err)
+	texts := opened(t, put(t, dir, "t.jsonl", []byte(`{"a": "u", "b": "v"}`)), Options{CSV: CSVOptions{Inputs: textInputs}})
 	require.Equal(t, []string{"u", "v"}, fieldsOf(t, texts)["x"].Values)
 }
 
@@ -155,13 +147,11 @@ func TestColumnsOfParquet(t *testing.T) {
 		_, err := Open(path, o)
 		require.ErrorContains(t, err, path+`: record 1, column "b": found "NaN", expected a finite number`)
 		require.ErrorContains(t, err, path+`: record 2, column "a": found "1e+39", expected a number within float32`)
-		_, err = Open(lines, o)
-		require.NoError(t, err)
+		opened(t, lines, o)
 	}
 	type integers struct{ A, B int64 }
-	m, err := Open(put(t, t.TempDir(), "i.parquet", parquetOf(t, integers{1, 2}, integers{-70000, 3})),
+	m := opened(t, put(t, t.TempDir(), "i.parquet", parquetOf(t, integers{1, 2}, integers{-70000, 3})),
 		Options{CSV: CSVOptions{Inputs: denseInputs}})
-	require.NoError(t, err)
 	require.ErrorContains(t, Check(m, "x", Values{Integers: &[2]int64{-65504, 65504}}), `record 1, column "A": found -70000`)
 }
 
@@ -190,8 +180,7 @@ func TestColumnsOfSeveralInputs(t *testing.T) {
 			if len(given) == 0 {
 				given = nil
 			}
-			m, err := Open(path, Options{CSV: CSVOptions{Inputs: inputs(given)}})
-			require.NoError(t, err, path)
+			m := opened(t, path, Options{CSV: CSVOptions{Inputs: inputs(given)}})
 			f := fieldsOf(t, m)
 			require.Len(t, f, 5, path)
 			require.Equal(t, Array{[]int{1, 2}, want}, f["features"], path)
@@ -212,11 +201,10 @@ func TestColumnsOfSeveralInputs(t *testing.T) {
 	}
 	records := put(t, dir, "t.tfrecord", recordsOf(example(map[string]any{"rating": []float32{3}, "n": []int64{4}})))
 	o := CSVOptions{Inputs: []FieldSpec{{Name: "n", Type: "int64"}, {Name: "y_price", Type: "float32", Columns: []string{"rating"}}}}
-	m, err := Open(records, Options{CSV: o})
-	require.NoError(t, err)
+	m := opened(t, records, Options{CSV: o})
 	require.Equal(t, []float32{3}, fieldsOf(t, m)["y_price"].Values)
 	require.NoError(t, m.Close())
 	o.Header = "no"
-	_, err = Open(put(t, dir, "n.csv", []byte("1,2\n")), Options{CSV: o})
+	_, err := Open(put(t, dir, "n.csv", []byte("1,2\n")), Options{CSV: o})
 	require.ErrorContains(t, err, "the file has no header, and the inputs of the model take columns by their names")
 }

@@ -18,6 +18,15 @@ import (
 	"steadyfit/option"
 )
 
+// opened opens a file, and closes it at the end of the test.
+func opened(t testing.TB, path string, o Options) *InMemory {
+	t.Helper()
+	m, err := Open(path, o)
+	require.NoError(t, err, path)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return m
+}
+
 // fieldsOf returns the values of each field.
 func fieldsOf(t testing.TB, m *InMemory) map[string]Array {
 	t.Helper()
@@ -192,15 +201,13 @@ func TestCSVLeavesOutColumns(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("id,fare,name,age,label\n7,2,Ann,1,0\n8,4,,3,1\n"), 0o666))
 	x := Array{[]int{2, 2}, []float32{1, 2, 3, 4}}
 	o := Options{CSV: CSVOptions{Label: "label", InputsOnly: true, Inputs: columnInputs("age", "fare")}}
-	selected, err := Open(path, o)
-	require.NoError(t, err)
+	selected := opened(t, path, o)
 	require.Equal(t, x, fieldsOf(t, selected)["x"], "in the order of FieldSpec.Columns")
 	require.Equal(t, []string{"age", "fare"}, spec(selected, "x").Columns)
 	require.Equal(t, []string{"id", "name"}, selected.LeftOut())
 
 	o.CSV.Inputs, o.CSV.InputsOnly, o.Ignore = nil, false, []string{"name", "id"}
-	ignored, err := Open(path, o)
-	require.NoError(t, err)
+	ignored := opened(t, path, o)
 	require.Equal(t, []float32{2, 1, 4, 3}, fieldsOf(t, ignored)["x"].Values)
 	require.Equal(t, []int64{0, 1}, fieldsOf(t, ignored)["y"].Values)
 	require.Equal(t, []string{"fare", "age"}, spec(ignored, "x").Columns)
@@ -386,8 +393,7 @@ func TestCSVFiles(t *testing.T) {
 	options := Options{CSV: CSVOptions{Label: "y"}}
 	// Compression is detected by the content, not by the name.
 	for name, raw := range map[string][]byte{"a.csv": text, "a.csv.gz": packed, "A.CSV": packed, "b.csv.gz": text} {
-		m, err := Open(write(t, name, raw), options)
-		require.NoError(t, err, name)
+		m := opened(t, write(t, name, raw), options)
 		require.Equal(t, Array{[]int{2}, []int64{0, 1}}, fieldsOf(t, m)["y"])
 	}
 	_, err := Open(write(t, "a.csv", text), Options{Split: "test"})

@@ -53,22 +53,18 @@ func TestOnDiskIsAsInMemory(t *testing.T) {
 		{filepath.Join("testdata", "extremes.npy"), 1},
 		{filepath.Join("testdata", "version2.npy"), 1},
 	} {
-		read, err := Open(c.path, Options{})
-		require.NoError(t, err)
+		read := opened(t, c.path, Options{})
 		require.Empty(t, read.files)
 		require.NoError(t, read.Close())
-		stays, err := Open(c.path, Options{OnDisk: true})
-		require.NoError(t, err)
+		stays := opened(t, c.path, Options{OnDisk: true})
 		require.Equal(t, c.onDisk, fieldsOnDisk(stays), c.path)
 		require.Equal(t, describe(read), describe(stays))
 		for _, p := range []Pass{{Batch: 1}, {Batch: 7, Epoch: 2}, {Batch: math.MaxInt}, {Batch: 20, Skip: 1}} {
 			require.Equal(t, copied(t, read, p), copied(t, stays, p))
 			require.Equal(t, copied(t, read.Shuffle(4), p), copied(t, Prefetch(stays.Shuffle(4), 2), p))
 		}
-		require.NoError(t, stays.Close())
 	}
-	m, err := Open(dir, Options{OnDisk: true})
-	require.NoError(t, err)
+	m := opened(t, dir, Options{OnDisk: true})
 	require.NoError(t, Check(m, "y", Values{Classes: 50}))
 	require.NoError(t, Check(m, "", finite))
 	weighted, err := WithSampleWeights(m, "y", map[int64]float64{3: 2})
@@ -118,8 +114,7 @@ func TestClosedOnDisk(t *testing.T) {
 	var file bytes.Buffer
 	require.NoError(t, writeNPY(&file, Array{[]int{100}, make([]int32, 100)}))
 	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
-	m, err := Open(path, Options{OnDisk: true})
-	require.NoError(t, err)
+	m := opened(t, path, Options{OnDisk: true})
 	part, _, err := m.Split(0.5, 1)
 	require.NoError(t, err)
 	good := 0
@@ -142,8 +137,7 @@ func TestClosedOnDisk(t *testing.T) {
 	require.ErrorIs(t, Check(m, "x", Values{Classes: 3}), fs.ErrClosed)
 
 	// Close ends passes in progress.
-	again, err := Open(path, Options{OnDisk: true})
-	require.NoError(t, err)
+	again := opened(t, path, Options{OnDisk: true})
 	var passes sync.WaitGroup
 	for range 4 {
 		passes.Go(func() {
@@ -171,8 +165,7 @@ func TestTruncatedOnDisk(t *testing.T) {
 		var file bytes.Buffer
 		require.NoError(t, writeNPY(&file, Array{[]int{n}, make([]float64, n)}))
 		require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
-		m, err := Open(path, Options{OnDisk: true})
-		require.NoError(t, err)
+		m := opened(t, path, Options{OnDisk: true})
 		good := 0
 		var failed error
 		for _, err := range Prefetch(m, ahead).Batches(Pass{Batch: 1024}) {
@@ -188,7 +181,6 @@ func TestTruncatedOnDisk(t *testing.T) {
 		require.ErrorContains(t, failed, "leave data alone during training")
 		require.Less(t, good, 64)
 		require.GreaterOrEqual(t, good, 4)
-		require.NoError(t, m.Close())
 	}
 }
 
@@ -199,8 +191,7 @@ func TestChangedOnDisk(t *testing.T) {
 	path := write(t, "x.npy", file.Bytes())
 	for _, shuffled := range []bool{false, true} {
 		require.NoError(t, os.Chtimes(path, time.Time{}, time.Unix(1e9, 0)))
-		m, err := Open(path, Options{OnDisk: true})
-		require.NoError(t, err)
+		m := opened(t, path, Options{OnDisk: true})
 		if shuffled {
 			m = m.Shuffle(1)
 		}
@@ -217,6 +208,5 @@ func TestChangedOnDisk(t *testing.T) {
 		require.Equal(t, 4, good)
 		require.ErrorIs(t, failed, ErrFormat)
 		require.ErrorContains(t, failed, path+": the file changed since it was opened; leave data alone during training")
-		require.NoError(t, m.Close())
 	}
 }

@@ -93,8 +93,7 @@ func TestBuiltin(t *testing.T) {
 		require.ErrorIs(t, Check(ds, "y", Values{Classes: 9}), ErrLabel)
 		require.NoError(t, Check(ds, "x", Values{Classes: 17}), "pixels are 0 to 16")
 	}
-	opened, err := Open("builtin:digits", Options{Split: "test"})
-	require.NoError(t, err)
+	opened := opened(t, "builtin:digits", Options{Split: "test"})
 	require.Equal(t, test.Len(), opened.Len())
 	_, _, err = Builtin("mnist")
 	require.ErrorIs(t, err, fs.ErrNotExist)

@@ -25,11 +25,9 @@ func TestIntegersOf64BitsAreExact(t *testing.T) {
 		put(t, dir, "t.ndjson", []byte("{\"a\": 1152921504606846977, \"label\": 1}\n{\"a\": 5, \"label\": 0}\n")),
 		put(t, dir, "t.tar", tar),
 	} {
-		ds, err := Open(path, Options{CSV: CSVOptions{Label: "label", Inputs: inputs}})
-		require.NoError(t, err, path)
+		ds := opened(t, path, Options{CSV: CSVOptions{Label: "label", Inputs: inputs}})
 		assert.Equal(t, []int64{id, 5}, all[int64](t, ds, "x"), path)
 		assert.Equal(t, []int64{1, 0}, all[int64](t, ds, "y"), path)
-		require.NoError(t, ds.Close())
 	}
 	// So are integers that are written as floats. A fraction is an error at its place.
 	for cell, want := range map[string]int64{"1e3": 1000, "9007199254740993": 9007199254740993,
@@ -41,21 +39,17 @@ func TestIntegersOf64BitsAreExact(t *testing.T) {
 			put(t, dir, "e.jsonl", []byte(`{"x": `+cell+`, "a": 2}`)):                {Inputs: []FieldSpec{inputs[0], {Name: "a", Type: "int64"}}},
 			put(t, dir, "rule.csv", []byte("id\n"+cell)):                             {Inputs: inputs, Schema: &Schema{Columns: map[string]Rule{"id": {Type: "int"}}}},
 		} {
-			ds, err := Open(path, Options{CSV: o})
-			require.NoError(t, err, path)
+			ds := opened(t, path, Options{CSV: o})
 			got := all[int64](t, ds, "x")
 			assert.Equal(t, want, got[len(got)-1], path)
-			require.NoError(t, ds.Close())
 		}
 	}
 	for _, cell := range []string{"0.5", "9223372036854775808", "1e19", "9007199254740993.5"} {
 		_, err := Open(put(t, dir, "f.csv", []byte("a,b\n1152921504606846977,1\n"+cell+",2\n")), Options{CSV: CSVOptions{Inputs: inputs}})
 		require.ErrorContains(t, err, `f.csv: line 3, column "a" (1): found "`+cell+`", expected an integer up to 9223372036854775807; correct it, or leave the column out (Options.Ignore)`)
 	}
-	ds, err := Open(filepath.Join(dir, "t.tar"), Options{CSV: CSVOptions{Label: "label"}})
-	require.NoError(t, err)
+	ds := opened(t, filepath.Join(dir, "t.tar"), Options{CSV: CSVOptions{Label: "label"}})
 	assert.Equal(t, []float64{id - 1, 5}, all[float64](t, ds, "x"), "another input takes float64")
-	require.NoError(t, ds.Close())
 }
 
 // The values of ignored fields may be anything that ends.
@@ -68,10 +62,9 @@ func TestIgnoredFieldsAreNotRead(t *testing.T) {
 		put(t, dir, "t.jsonl", []byte(`{"x": 1, "label": 1, "extra": {"deep": [1, "a"]}}`+"\n"+
 			`{"x": 2, "label": 0, "late": [[1], [2, 3]], "extra": 1}`+"\n")),
 	} {
-		ds, err := Open(path, Options{CSV: CSVOptions{Label: "label"}, Ignore: ignore})
-		require.NoError(t, err, path)
+		ds := opened(t, path, Options{CSV: CSVOptions{Label: "label"}, Ignore: ignore})
 		assert.Len(t, ds.Fields(), 2)
-		_, err = ds.Drop(ignore...)
+		_, err := ds.Drop(ignore...)
 		require.NoError(t, err, "both were left out")
 		assert.Equal(t, []int64{1, 0}, all[int64](t, ds, "y"), path)
 		require.NoError(t, ds.Close())
@@ -90,15 +83,13 @@ func TestIgnoredFieldsAreNotRead(t *testing.T) {
 	put(t, folder, "x.npy", ones.Bytes())
 	archive := put(t, dir, "t.npz", npzOf(t, map[string][]byte{"extra.npy": raw, "late.npy": x, "x.npy": ones.Bytes()}))
 	for _, path := range []string{folder, archive} {
-		ds, err := Open(path, Options{Ignore: ignore})
-		require.NoError(t, err, path)
+		ds := opened(t, path, Options{Ignore: ignore})
 		assert.Equal(t, []float32{1, 2}, all[float32](t, ds, "x"))
 		assert.ElementsMatch(t, ignore, ds.LeftOut())
 		_, err = Open(path, Options{})
 		assert.ErrorContains(t, err, "leave the array out (Options.Ignore)", path)
 	}
-	ds, err := Open("testdata/records/odd.parquet", Options{Ignore: []string{"null", "lengths", "nested", "date", "struct"}})
-	require.NoError(t, err)
+	ds := opened(t, "testdata/records/odd.parquet", Options{Ignore: []string{"null", "lengths", "nested", "date", "struct"}})
 	assert.Contains(t, ds.LeftOut(), "struct.size")
 	_, err = ds.Drop("struct")
 	assert.NoError(t, err, "the name of a struct stands for its values")
@@ -123,8 +114,7 @@ func TestOtherFiles(t *testing.T) {
 	raw, err := os.ReadFile("testdata/records/odd.parquet")
 	require.NoError(t, err)
 	for _, name := range []string{"t.pq", "t.parq"} {
-		ds, err := Open(put(t, dir, name, raw), Options{Ignore: []string{"null", "lengths", "nested", "date", "struct"}})
-		require.NoError(t, err)
+		ds := opened(t, put(t, dir, name, raw), Options{Ignore: []string{"null", "lengths", "nested", "date", "struct"}})
 		assert.Positive(t, ds.Len())
 	}
 }
@@ -169,9 +159,8 @@ func TestKeptColumns(t *testing.T) {
 			map[string][]float32{"b": {2.5, 4}}},
 	} {
 		for _, path := range tables {
-			ds, err := Open(path, Options{Ignore: c.ignore, CSV: CSVOptions{Label: "label", Keep: c.keep, Inputs: c.inputs,
+			ds := opened(t, path, Options{Ignore: c.ignore, CSV: CSVOptions{Label: "label", Keep: c.keep, Inputs: c.inputs,
 				InputsOnly: c.inputs[0].Columns != nil}})
-			require.NoError(t, err, "%s %v", path, c)
 			kept := map[string][]string{"id": {"007", "A 8"}, "label": {"x", "y"}, "a": {"1.5", "3"}}
 			for _, name := range c.keep {
 				assert.Equal(t, kept[name], all[string](t, ds, KeptPrefix+name))
@@ -198,11 +187,9 @@ func TestKeptColumnsBesideAText(t *testing.T) {
 			require.ErrorIs(t, err, ErrFormat, "%s %v", path, keep)
 			require.ErrorContains(t, err, "(CSVOptions.Inputs x=COLUMN")
 			o.Inputs[0].Columns, o.InputsOnly = []string{"review"}, true
-			ds, err := Open(path, Options{CSV: o})
-			require.NoError(t, err, "%s %v", path, keep)
+			ds := opened(t, path, Options{CSV: o})
 			require.Equal(t, []string{"good"}, all[string](t, ds, "x"), "%s %v", path, keep)
 			require.Equal(t, []string{map[string]string{"id": "n1", "review": "good"}[keep[0]]}, all[string](t, ds, KeptPrefix+keep[0]))
-			require.NoError(t, ds.Close())
 		}
 	}
 }
@@ -211,9 +198,8 @@ func TestKeptColumnsBesideAText(t *testing.T) {
 func TestKeptValues(t *testing.T) {
 	path := put(t, t.TempDir(), "t.tar", tarOf(t, "1.json", `{"a": 5, "v": [1, 2], "w": 0}`, "2.json",
 		`{"a": 6, "v": [3, 4], "w": 1}`))
-	ds, err := Open(path, Options{CSV: CSVOptions{Keep: []string{"a", "v"}, InputsOnly: true,
+	ds := opened(t, path, Options{CSV: CSVOptions{Keep: []string{"a", "v"}, InputsOnly: true,
 		Inputs: []FieldSpec{{Name: "a", Type: "float32"}}}})
-	require.NoError(t, err)
 	require.Len(t, ds.Fields(), 2)
 	assert.Equal(t, []float64{5, 6}, all[float64](t, ds, "a"))
 	assert.Equal(t, []float64{1, 2, 3, 4}, all[float64](t, ds, "v"))
@@ -222,9 +208,8 @@ func TestKeptValues(t *testing.T) {
 // A kept column of lists has the type of its values.
 func TestKeptLists(t *testing.T) {
 	path := put(t, t.TempDir(), "t.jsonl", []byte(`{"a": 1, "b": 2, "v": [1, 2.5]}`))
-	ds, err := Open(path, Options{CSV: CSVOptions{Keep: []string{"v"}, Inputs: []FieldSpec{{Name: "x", Type: "float32",
+	ds := opened(t, path, Options{CSV: CSVOptions{Keep: []string{"v"}, Inputs: []FieldSpec{{Name: "x", Type: "float32",
 		Shape: []int{2}}}}})
-	require.NoError(t, err)
 	assert.Equal(t, []float32{1, 2.5}, all[float32](t, ds, KeptPrefix+"v"))
 	assert.Equal(t, []float32{1, 2}, all[float32](t, ds, "x"))
 }
@@ -249,9 +234,8 @@ func TestRuleOfUnusedColumn(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{put(t, dir, "t.csv", []byte("id,a,b\n9007199254740993,1.5,2\n")),
 		put(t, dir, "t.jsonl", []byte(`{"id": 9007199254740993, "a": 1.5, "b": 2}`))} {
-		ds, err := Open(path, Options{CSV: CSVOptions{Inputs: []FieldSpec{{Name: "a", Type: "float32"},
+		ds := opened(t, path, Options{CSV: CSVOptions{Inputs: []FieldSpec{{Name: "a", Type: "float32"},
 			{Name: "b", Type: "float32"}}, Schema: &Schema{Columns: map[string]Rule{"id": {Type: "int"}}}}})
-		require.NoError(t, err)
 		assert.Equal(t, []int64{9007199254740993}, all[int64](t, ds, "id"))
 	}
 }
@@ -280,19 +264,16 @@ func TestNestedValues(t *testing.T) {
 	inputs := []FieldSpec{{Name: "outer/class", Type: "int64"}, {Name: "outer/text", Type: "string"}}
 	for _, path := range paths {
 		for _, only := range []bool{false, true} {
-			ds, err := Open(path, Options{CSV: CSVOptions{Label: "label", Inputs: inputs, InputsOnly: only}})
-			require.NoError(t, err, path)
+			ds := opened(t, path, Options{CSV: CSVOptions{Label: "label", Inputs: inputs, InputsOnly: only}})
 			assert.Equal(t, []int64{5, 6}, all[int64](t, ds, "outer/class"), path)
 			assert.Equal(t, []string{"a", "b"}, all[string](t, ds, "outer/text"), path)
 			assert.Equal(t, []int64{1, 0}, all[int64](t, ds, "y"), path)
 			assert.Nil(t, spec(ds, "outer/class").Columns, "found by its name in other files, too")
-			require.NoError(t, ds.Close())
 		}
 	}
 	for _, path := range []string{paths[0], paths[3]} {
-		ds, err := Open(path, Options{Ignore: []string{"label"}, CSV: CSVOptions{Label: "outer.class", Inputs: []FieldSpec{
+		ds := opened(t, path, Options{Ignore: []string{"label"}, CSV: CSVOptions{Label: "outer.class", Inputs: []FieldSpec{
 			{Name: "x", Type: "string"}}}})
-		require.NoError(t, err, path)
 		assert.Equal(t, []int64{5, 6}, all[int64](t, ds, "y"), path)
 		assert.Equal(t, []string{"a", "b"}, all[string](t, ds, "x"), path)
 	}
@@ -314,13 +295,11 @@ func TestIgnoredObjects(t *testing.T) {
 		csv := CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "a", Type: "float32"}}}
 		_, err := Open(path, Options{CSV: csv})
 		require.ErrorIs(t, err, ErrFormat, path)
-		ignored, err := Open(path, Options{CSV: csv, Ignore: []string{"meta"}})
-		require.NoError(t, err, path)
+		ignored := opened(t, path, Options{CSV: csv, Ignore: []string{"meta"}})
 		_, err = ignored.Drop("meta")
 		require.NoError(t, err)
 		assert.Equal(t, []int64{0, 1}, all[int64](t, ignored, "y"), path)
 		assert.Len(t, ignored.Fields(), 2)
-		require.NoError(t, ignored.Close())
 	}
 }
 
@@ -329,9 +308,8 @@ func TestSpacesAroundNames(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{put(t, dir, "t.csv", []byte(" age ,size,label\n1.5,2.5,0\n")),
 		put(t, dir, "t.jsonl", []byte(`{" age ": 1.5, "size": 2.5, "label": 0}`))} {
-		ds, err := Open(path, Options{CSV: CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "age", Type: "float32"},
+		ds := opened(t, path, Options{CSV: CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "age", Type: "float32"},
 			{Name: " size ", Type: "float32"}}}})
-		require.NoError(t, err, path)
 		assert.Equal(t, []float32{1.5}, all[float32](t, ds, "age"))
 		assert.Equal(t, []float32{2.5}, all[float32](t, ds, " size "))
 	}

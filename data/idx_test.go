@@ -53,8 +53,7 @@ func TestOpenIDX(t *testing.T) {
 		require.Equal(t, Array{[]int{3, 2, 2}, []uint8{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}, got["x"])
 		require.Equal(t, Array{[]int{3}, []int64{7, 0, 9}}, got["y"])
 	}
-	test, err := Open(dir, Options{Split: "test"})
-	require.NoError(t, err)
+	test := opened(t, dir, Options{Split: "test"})
 	require.Equal(t, Array{[]int{1}, []int64{4}}, fieldsOf(t, test)["y"])
 
 	// Some mirrors use these names.

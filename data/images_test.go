@@ -114,9 +114,8 @@ func TestOpenImages(t *testing.T) {
 	require.Equal(t, "rose/b.PNG", m.FilePath(2))
 	require.Equal(t, m.FilePath(int(rest.rows[0])), rest.FilePath(0))
 	require.Empty(t, counted(t, 1).FilePath(0))
-	opened, err := Open(dir, Options{Images: ImageOptions{Height: 2, Width: 3, Channels: 1,
+	opened := opened(t, dir, Options{Images: ImageOptions{Height: 2, Width: 3, Channels: 1,
 		Classes: []string{"rose", "tulip", "lily"}}})
-	require.NoError(t, err)
 	require.Equal(t, []string{"rose", "tulip", "lily"}, spec(opened, "y").Classes)
 	for b, err := range opened.Batches(Pass{Batch: 3}) {
 		require.NoError(t, err)
@@ -134,8 +133,7 @@ func TestOpenImagesInParts(t *testing.T) {
 	o := Options{Images: ImageOptions{Size: 4}}
 	for split, want := range map[string]int{"": 3, "train": 3, "test": 1} {
 		o.Split = split
-		m, err := Open(dir, o)
-		require.NoError(t, err)
+		m := opened(t, dir, o)
 		require.Equal(t, want, m.Len(), split)
 	}
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "val")))
@@ -151,8 +149,7 @@ func TestOpenImagesInParts(t *testing.T) {
 		put(t, dir, c.test+"/ant/1.png", small)
 		for split, want := range map[string]int{"": 2, "test": 1} {
 			o.Split = split
-			m, err := Open(dir, o)
-			require.NoError(t, err)
+			m := opened(t, dir, o)
 			require.Equal(t, want, m.Len(), c)
 		}
 	}
@@ -165,14 +162,12 @@ func TestOpenImagesInParts(t *testing.T) {
 	}
 	for split, want := range map[string]int{"": 2, "train": 2, "test": 1, "validation": 3} {
 		o.Split = split
-		m, err := Open(three, o)
-		require.NoError(t, err)
+		m := opened(t, three, o)
 		require.Equal(t, want, m.Len(), split)
 	}
 	require.NoError(t, os.RemoveAll(filepath.Join(three, "valid")))
 	o.Split = "validation"
-	m, err := Open(three, o)
-	require.NoError(t, err)
+	m := opened(t, three, o)
 	require.Equal(t, filepath.Join(three, "test"), m.Name())
 }
 

@@ -31,8 +31,7 @@ func TestUseJPEG(t *testing.T) {
 	}
 	for path, want := range map[string][2]int{filepath.Join(dir, "classes"): {4, 5},
 		filepath.Join(dir, "*.tfrecord"): {2, 3}, filepath.Join(dir, "*.parquet"): {1, 2}} {
-		m, err := Open(path, Options{Images: ImageOptions{Size: 2}})
-		require.NoError(t, err)
+		m := opened(t, path, Options{Images: ImageOptions{Size: 2}})
 		field := imageFields(m)[0]
 		scaled, err := m.Scale(field, 0, 255)
 		require.NoError(t, err)
@@ -51,7 +50,6 @@ func TestUseJPEG(t *testing.T) {
 		require.ErrorContains(t, firstError(ds), "1 bytes of pixels, expected")
 		ds.UseJPEG(nil)
 		require.Zero(t, countSevens(t, ds, field)[0])
-		require.NoError(t, m.Close())
 	}
 }
 
@@ -59,7 +57,6 @@ func TestUseJPEGOfRecordsWithoutImages(t *testing.T) {
 	m := openLabelled(t, numberedRecords(t, 4, 1))
 	m.UseJPEG(func([]byte, int) ([]byte, int, int, error) { return nil, 0, 0, errors.New("called") })
 	require.NoError(t, firstError(m))
-	require.NoError(t, m.Close())
 }
 
 // countSevens returns the number of samples that consist of sevens, and the number of all samples.

@@ -17,8 +17,7 @@ func TestJSONL(t *testing.T) {
 
 {"label": "cat", "old": false, "size": [[5, 6], [7, 8]], "text": ""}
 `
-	m, err := Open(write(t, "d.jsonl.gz", compressed(t, []byte(text))), Options{CSV: CSVOptions{Label: "label"}})
-	require.NoError(t, err)
+	m := opened(t, write(t, "d.jsonl.gz", compressed(t, []byte(text))), Options{CSV: CSVOptions{Label: "label"}})
 	require.Equal(t, map[string]Array{
 		"text": {[]int{2}, []string{"a é", ""}},
 		"size": {[]int{2, 2, 2}, []float32{1, 2.5, 3, 4, 5, 6, 7, 8}},
@@ -26,7 +25,7 @@ func TestJSONL(t *testing.T) {
 		"y":    {[]int{2}, []int64{1, 0}},
 	}, fieldsOf(t, m))
 	require.Equal(t, []string{"cat", "dog"}, spec(m, "y").Classes)
-	err = Check(m, "y", Values{Classes: 1})
+	err := Check(m, "y", Values{Classes: 1})
 	require.ErrorContains(t, err, `line 1, column "label": found 1`)
 
 	read := func(text string, o CSVOptions) (map[string]Array, error) {

@@ -60,15 +60,12 @@ func TestTextLabelsWhereLabelsAreNumbers(t *testing.T) {
 		}
 		assert.ErrorContains(t, err, `found "usd", expected a number, because the loss is mse; `)
 		o.CSV.Classes = []string{"usd", "eur"}
-		ds, err := Open(path, o)
-		require.NoError(t, err, path)
+		ds := opened(t, path, o)
 		assert.Equal(t, []int64{0, 1}, all[int64](t, ds, "y"), path)
-		require.NoError(t, ds.Close())
 	}
 	put(t, filepath.Join(dir, "numbers", "10"), "1.png", pngOf(t, noise(1)))
 	put(t, filepath.Join(dir, "numbers", "2"), "1.png", pngOf(t, noise(1)))
-	ds, err := Open(filepath.Join(dir, "numbers"), Options{CSV: CSVOptions{Numbers: "so"}, Images: ImageOptions{Size: 4}})
-	require.NoError(t, err)
+	ds := opened(t, filepath.Join(dir, "numbers"), Options{CSV: CSVOptions{Numbers: "so"}, Images: ImageOptions{Size: 4}})
 	assert.Equal(t, []int64{10, 2}, all[int64](t, ds, "y"), "folders with the names of numbers")
 }
 
@@ -86,8 +83,7 @@ func TestRulesOfLabels(t *testing.T) {
 		path := put(t, t.TempDir(), "t.csv", []byte("x,label\n0,\""+cell+"\"\n"))
 		_, err := Open(path, Options{CSV: CSVOptions{Label: "label", Numbers: "so"}})
 		require.ErrorContains(t, err, `line 2, column "label" (2): found `+quote(cell))
-		ds, err := Open(path, Options{CSV: CSVOptions{Label: "label", Numbers: "so", Schema: rulesOf(t, "columns: {label: "+c.rule+"}")}})
-		require.NoError(t, err, c.rule)
+		ds := opened(t, path, Options{CSV: CSVOptions{Label: "label", Numbers: "so", Schema: rulesOf(t, "columns: {label: "+c.rule+"}")}})
 		v, err := vectorOf(ds.columns[1].values.(vector).values(0, 1))
 		require.NoError(t, err)
 		assert.InDelta(t, c.want, v.kind().Float(v.element(0)), 1e-4, c.rule)
@@ -109,8 +105,7 @@ func TestRulesOfLabels(t *testing.T) {
 			_, err := Open(path, Options{CSV: CSVOptions{Label: "label"}})
 			require.ErrorContains(t, err, `record 0, column "label": found a date or time, expected numbers, booleans, text, or lists `+
 				"of them; read the column by a rule of a schema (CSVOptions.Schema), or leave it out (Options.Ignore)")
-			ds, err := Open(path, Options{CSV: CSVOptions{Label: "label", Schema: rulesOf(t, "columns: {label: "+rule+"}")}})
-			require.NoError(t, err)
+			ds := opened(t, path, Options{CSV: CSVOptions{Label: "label", Schema: rulesOf(t, "columns: {label: "+rule+"}")}})
 			assert.Equal(t, []int64{1, 2}, all[int64](t, ds, "y"), path)
 		}
 	}
@@ -121,8 +116,7 @@ func TestHeaderOfKnownNumbers(t *testing.T) {
 	path := put(t, t.TempDir(), "t.csv", []byte("402,400.5\n1,2\n"))
 	for _, header := range []string{"", "no", "yes"} {
 		known := []string{"400.5", "402"}
-		ds, err := Open(path, Options{CSV: CSVOptions{Header: header, Known: known, Inputs: columnInputs(known...)}})
-		require.NoError(t, err, header)
+		ds := opened(t, path, Options{CSV: CSVOptions{Header: header, Known: known, Inputs: columnInputs(known...)}})
 		assert.Equal(t, []float32{2, 1}, all[float32](t, ds, "x"))
 	}
 	_, err := Open(path, Options{CSV: CSVOptions{Known: []string{"402", "7"}}})

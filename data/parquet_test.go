@@ -78,12 +78,10 @@ func TestParquetUnitsOfFiles(t *testing.T) {
 		b.Field(0).(*arrays.TimestampBuilder).AppendTime(at)
 		put(t, dir, name, parquetOfBatches(t, nil, b.NewRecordBatch()))
 	}
-	m, err := Open(dir, Options{CSV: CSVOptions{Schema: rulesOf(t,
+	m := opened(t, dir, Options{CSV: CSVOptions{Schema: rulesOf(t,
 		"columns: {t: {type: date, format: '%Y-%m-%dT%H:%M:%S', unit: seconds}}")}})
-	require.NoError(t, err)
 	seconds := at.Unix()
 	require.Equal(t, []int64{seconds, seconds}, fieldsOf(t, m)["x"].Values)
-	require.NoError(t, m.Close())
 }
 
 func TestOddParquet(t *testing.T) {
@@ -100,17 +98,14 @@ func TestOddParquet(t *testing.T) {
 		require.ErrorContains(t, err, path)
 		require.ErrorContains(t, err, want)
 	}
-	m, err := Open(path, Options{Ignore: []string{"null", "lengths", "nested", "date"}})
-	require.NoError(t, err)
+	m := opened(t, path, Options{Ignore: []string{"null", "lengths", "nested", "date"}})
 	require.Equal(t, path+": 2 samples; x float64 [], struct.bytes string [], struct.size int64 []", describe(m))
 	require.Equal(t, []string{"a", "b"}, fieldsOf(t, m)["struct.bytes"].Values)
-	require.NoError(t, m.Close())
 }
 
 // The file has the encodings of version 2 (scripts/records.py).
 func TestParquetEncodings(t *testing.T) {
-	m, err := Open(filepath.Join("testdata", "records", "encodings.parquet"), Options{})
-	require.NoError(t, err)
+	m := opened(t, filepath.Join("testdata", "records", "encodings.parquet"), Options{})
 	defer func() { require.NoError(t, m.Close()) }()
 	f := fieldsOf(t, m)
 	const n = 300

@@ -58,8 +58,7 @@ func TestSchema(t *testing.T) {
 	require.NoError(t, err)
 	for name, raw := range map[string][]byte{"t.jsonl": []byte(lines), "t.parquet": parquetOfBatches(t, nil, record)} {
 		path := put(t, dir, name, raw)
-		m, err := Open(path, Options{CSV: CSVOptions{Label: "Survived", Schema: native}})
-		require.NoError(t, err, name)
+		m := opened(t, path, Options{CSV: CSVOptions{Label: "Survived", Schema: native}})
 		f := fieldsOf(t, m)
 		require.Equal(t, []int64{1, 0}, f["y"].Values, name)
 		require.Equal(t, []string{"no", "yes"}, spec(m, "y").Classes, name)
@@ -72,19 +71,16 @@ func TestSchema(t *testing.T) {
 		// The model may take texts and bools.
 		o := CSVOptions{Schema: native, Inputs: []FieldSpec{{Name: "Sex", Type: "string"}, {Name: "Age", Type: "string"},
 			{Name: "Alone", Type: "bool"}}}
-		m, err = Open(path, Options{CSV: o})
-		require.NoError(t, err, name)
+		m = opened(t, path, Options{CSV: o})
 		f = fieldsOf(t, m)
 		require.Equal(t, []string{"female", "male"}, f["Sex"].Values, name)
 		require.Equal(t, []string{"26.25", "30.5"}, f["Age"].Values, name)
 		require.Equal(t, []bool{false, true}, f["Alone"].Values, name)
-		require.NoError(t, m.Close())
 	}
 
 	path := put(t, dir, "t.csv", []byte(passengers))
 	o := Options{CSV: CSVOptions{Label: "Survived", Schema: rulesOf(t, rules)}, Ignore: []string{"Name"}}
-	m, err := Open(path, o)
-	require.NoError(t, err)
+	m := opened(t, path, o)
 	f := fieldsOf(t, m)
 	require.Equal(t, Array{[]int{4, 4}, []float32{0, 22, 0, -21080, 1, 26.25, 1, 1, 1, 30.5, 0, -1, 0, 26.25, 1, 10957}},
 		f["x"])
@@ -94,12 +90,10 @@ func TestSchema(t *testing.T) {
 	// A label may be a bool, and a table for predictions needs no label.
 	o.CSV.Schema = rulesOf(t, strings.Replace(rules, "category, values: {no: 0, yes: 1}",
 		"bool, true_values: [yes], false_values: [no]", 1))
-	m, err = Open(path, o)
-	require.NoError(t, err)
+	m = opened(t, path, o)
 	require.Equal(t, []int64{1, 0, 0, 1}, fieldsOf(t, m)["y"].Values)
 	o.CSV.Label, o.CSV.Schema.Partial = "", true
-	_, err = Open(put(t, dir, "p.csv", []byte("Sex,Age,Alone,Born\nmale,1,no,2000-01-01\n")), o)
-	require.NoError(t, err)
+	opened(t, put(t, dir, "p.csv", []byte("Sex,Age,Alone,Born\nmale,1,no,2000-01-01\n")), o)
 }
 
 func TestSchemaRefusesCells(t *testing.T) {
@@ -126,8 +120,7 @@ func TestSchemaRefusesCells(t *testing.T) {
 		_, err := Open(path, Options{CSV: CSVOptions{Schema: misnamed}})
 		require.ErrorIs(t, err, ErrFormat)
 		require.ErrorContains(t, err, path+`: the schema has a rule for column "c", and the columns are [`)
-		_, err = Open(path, Options{CSV: CSVOptions{Schema: &Schema{Columns: misnamed.Columns, Partial: true}}})
-		require.NoError(t, err)
+		opened(t, path, Options{CSV: CSVOptions{Schema: &Schema{Columns: misnamed.Columns, Partial: true}}})
 	}
 	for text, says := range map[string]string{
 		"1,2\n":  "the schema has rules for names of columns, and the file has no header",
@@ -255,8 +248,7 @@ func TestRulesOfRecords(t *testing.T) {
 	_, err := Open(path, Options{CSV: CSVOptions{Label: "Y", Schema: rulesOf(t, "columns: {List: {type: int}}")}})
 	require.ErrorIs(t, err, ErrFormat)
 	require.ErrorContains(t, err, `column "List": found an array, expected a single value, because the schema has a rule for the column`)
-	_, err = Open(put(t, t.TempDir(), "t.jsonl", []byte(`{"x": 1, "s": "bad"}`+"\n")), Options{Ignore: []string{"s"}, CSV: CSVOptions{Schema: rulesOf(t, "columns: {s: {type: int}}")}})
-	require.NoError(t, err)
+	opened(t, put(t, t.TempDir(), "t.jsonl", []byte(`{"x": 1, "s": "bad"}`+"\n")), Options{Ignore: []string{"s"}, CSV: CSVOptions{Schema: rulesOf(t, "columns: {s: {type: int}}")}})
 	_, err = Open(put(t, t.TempDir(), "t.csv", []byte("x,y\n1,cat\n2,dog\n")),
 		Options{CSV: CSVOptions{Label: "y", Classes: []string{"cat", "dog"},
 			Schema: rulesOf(t, "columns: {y: {type: category, values: {dog: 0, cat: 1}}}")}})
@@ -313,8 +305,7 @@ func TestInferSchema(t *testing.T) {
 		"missing: 2021-03-27 15:13:37+0000\n").Replace(string(schema))))
 	s, err := ReadSchema(filepath.Join(dir, "s.yaml"))
 	require.NoError(t, err)
-	m, err := Open(table, Options{CSV: CSVOptions{Label: "label", Schema: s}, Ignore: []string{"text", "empty"}})
-	require.NoError(t, err)
+	m := opened(t, table, Options{CSV: CSVOptions{Label: "label", Schema: s}, Ignore: []string{"text", "empty"}})
 	require.Equal(t, []float32{0, 1.5, 1577872800, 1616816617, 18262}, fieldsOf(t, m)["x"].Values.([]float32)[:5])
 
 	type row struct {

@@ -41,9 +41,8 @@ func TestWebDatasetOfPython(t *testing.T) {
 	require.NoError(t, err)
 	put(t, dir, "train-0.tar", raw)
 	for _, pattern := range []string{"train-*.tar", "train-0.tar"} {
-		m, err := Open(filepath.Join(dir, pattern), Options{Images: ImageOptions{Height: 6, Width: 8},
+		m := opened(t, filepath.Join(dir, pattern), Options{Images: ImageOptions{Height: 6, Width: 8},
 			CSV: CSVOptions{Label: "label"}})
-		require.NoError(t, err)
 		require.Equal(t, m.Name()+": 7 samples; jpg uint8 [6 8 3], name string [], score float64 [], side.npy float32 [3 "+
 			"2], y int64 []", describe(m))
 		fields := fieldsOf(t, m)
@@ -53,7 +52,6 @@ func TestWebDatasetOfPython(t *testing.T) {
 		require.Equal(t, slices.Concat(want.Side...), fields["side.npy"].Values)
 		checkFlowers(t, want.X, fields["jpg"].Values.([]uint8))
 		require.Len(t, copied(t, m.Shuffle(1).Workers(3), Pass{Batch: 2, Skip: 1}), 3)
-		require.NoError(t, m.Close())
 	}
 }
 
@@ -63,14 +61,12 @@ func TestWebDataset(t *testing.T) {
 		"a/", "", "./a/1.txt", "one", "./a/1.cls", "7\n", "a/", "", "a/1.json", `{"score": 1, "label": 3, "b": true, "t": ["u", "v"]}`,
 		"__meta__.txt", "", ".hidden", "", "a/2.CLS", " -1", "a/2.txt", "two", "a/2.json", `{"score": 0.5, "label": 4, "b": false, "t": ["", "w"]}`, "b/", "")
 	path := put(t, t.TempDir(), "a.tar", raw)
-	m, err := Open(path, Options{Ignore: []string{"t"}, CSV: CSVOptions{Label: "label"}})
-	require.NoError(t, err)
+	m := opened(t, path, Options{Ignore: []string{"t"}, CSV: CSVOptions{Label: "label"}})
 	require.Equal(t, path+": 2 samples; b bool [], cls int64 [], score float64 [], txt string [], y int64 []", describe(m))
 	require.Equal(t, map[string]Array{
 		"b": {[]int{2}, []bool{true, false}}, "cls": {[]int{2}, []int64{7, -1}}, "score": {[]int{2}, []float64{1, 0.5}},
 		"txt": {[]int{2}, []string{"one", "two"}}, "y": {[]int{2}, []int64{3, 4}},
 	}, fieldsOf(t, m))
-	require.NoError(t, m.Close())
 }
 
 func TestBadWebDatasets(t *testing.T) {
