@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"runtime/metrics"
@@ -62,7 +63,7 @@ type marks struct {
 
 	mu      sync.Mutex // of steps
 	waiting sync.Mutex // held by the mark that waits; of what follows
-	// connection is nil once nobody watches any more. late is true while an answer is still to come.
+	// connection is nil once nobody watches any more. late is true while the answer to an earlier mark is to come.
 	connection net.Conn
 	late       bool
 	next       time.Time
@@ -151,45 +152,37 @@ func appendNumbers[K ~string, V int | int64](b []byte, numbers map[K]V) []byte {
 
 // send writes a message and reads the answer. If ctx ends before the answer comes, the next call reads it first.
 func (m *marks) send(ctx context.Context, text []byte) error {
-	if err := m.connection.SetWriteDeadline(time.Now().Add(markWait)); err != nil {
+	if m.late {
+		if err := m.receive(ctx); err != nil || m.late {
+			return err
+		}
+	}
+	err := m.connection.SetWriteDeadline(time.Now().Add(markWait))
+	if err == nil {
+		_, err = m.connection.Write(text)
+	}
+	if err != nil {
 		return err
 	}
-	for {
-		if err := m.connection.SetReadDeadline(time.Now().Add(markWait)); err != nil {
-			return err
-		}
-		if !m.late {
-			if _, err := m.connection.Write(text); err != nil {
-				return err
-			}
-		}
-		again := m.late
-		m.late = true
-		end := func() {}
-		if ctx.Done() != nil {
-			end = m.endWith(ctx)
-		}
-		_, err := m.connection.Read(m.answer[:])
-		end()
-		if err != nil && ctx.Err() != nil {
-			return nil
-		}
-		if m.late = false; err != nil || !again {
-			return err
-		}
-	}
+	m.late = true
+	return m.receive(ctx)
 }
 
-// endWith ends the wait for an answer when ctx ends. The result ends that.
-func (m *marks) endWith(ctx context.Context) (stop func()) {
-	done := make(chan struct{})
-	cancel := context.AfterFunc(ctx, func() {
-		_ = m.connection.SetReadDeadline(time.Now()) // the answer may come later
-		close(done)
-	})
-	return func() {
-		if !cancel() {
-			<-done
+// receive reads an answer. It looks several times a second whether ctx has ended.
+func (m *marks) receive(ctx context.Context) error {
+	for end := time.Now().Add(markWait); ; {
+		if err := m.connection.SetReadDeadline(time.Now().Add(betweenMarks)); err != nil {
+			return err
+		}
+		_, err := m.connection.Read(m.answer[:])
+		switch {
+		case err == nil:
+			m.late = false
+			return nil
+		case !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(end):
+			return err
+		case ctx.Err() != nil:
+			return nil
 		}
 	}
 }

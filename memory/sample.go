@@ -62,13 +62,6 @@ func (s *Sample) Set(layer Layer, r Reading) {
 	s.Values = append(s.Values, Value{layer, r})
 }
 
-// clone returns a deep copy.
-func (s *Sample) clone() Sample {
-	c := *s
-	c.Values = slices.Clone(s.Values)
-	return c
-}
-
 type sampleJSON struct {
 	Step   int              `json:"step"`
 	At     time.Time        `json:"at"`

@@ -34,12 +34,10 @@ type Series struct {
 	Keep int
 
 	layers []Layer
-	index  map[Layer]int
 	steps  []int
 	times  []time.Time
-	// columns has the values of all rows for each layer.
+	// columns has the values of all rows for each layer, and high the largest value.
 	columns [][]int64
-	low     []int64
 	high    []int64
 
 	total    int // number of appended samples
@@ -47,10 +45,8 @@ type Series struct {
 	position int // position of the next sample in its stride
 	chosen   int // position of the sample to store
 	random   *rand.Rand
-
-	// latest is the newest sample if it is not stored in the rows.
-	latest    Sample
-	hasLatest bool
+	// passing means that the last row is the latest sample but was not chosen, so the next sample replaces it.
+	passing bool
 }
 
 // absent stands for an unknown value. It differs from 0 so that filling a new column makes its
@@ -62,30 +58,31 @@ func (s *Series) Append(sample *Sample) {
 	if s.stride == 0 {
 		s.begin()
 	}
-	if s.total > 0 {
-		if step, at := s.last(); sample.Step < step || sample.At.Before(at) {
-			return
-		}
+	row := len(s.steps)
+	if row > 0 && (sample.Step < s.steps[row-1] || sample.At.Before(s.times[row-1])) {
+		return
+	}
+	if s.passing {
+		row--
+	}
+	s.steps, s.times = append(s.steps[:row], sample.Step), append(s.times[:row], sample.At)
+	for _, c := range s.columns {
+		c[row] = absent
 	}
 	for i := range sample.Values {
 		v := &sample.Values[i]
 		column := s.column(v.Layer)
 		if v.Reading.OK {
-			s.low[column] = min(s.low[column], int64(v.Reading.Bytes))
+			s.columns[column][row] = int64(v.Reading.Bytes)
 			s.high[column] = max(s.high[column], int64(v.Reading.Bytes))
 		}
 	}
 	s.total++
-	if s.hasLatest = s.position != s.chosen; s.hasLatest {
-		s.latest.Step, s.latest.At = sample.Step, sample.At
-		s.latest.Values = append(s.latest.Values[:0], sample.Values...)
-	} else {
-		s.store(sample)
-	}
+	s.passing = s.position != s.chosen
 	if s.position++; s.position == s.stride {
 		s.position, s.chosen = 0, s.random.IntN(s.stride)
 	}
-	if len(s.steps) == s.Keep {
+	if !s.passing && len(s.steps) == s.Keep {
 		s.thin()
 	}
 }
@@ -104,7 +101,6 @@ func (s *Series) begin() {
 	s.Keep = max(cmp.Or(s.Keep, defaultKeep), minimumKeep)
 	s.Keep += s.Keep % 2
 	s.stride = 1
-	s.index = map[Layer]int{}
 	s.random = rand.New(rand.NewPCG(1, 2))
 	s.steps, s.times = resident[int](s.Keep), resident[time.Time](s.Keep)
 }
@@ -117,77 +113,43 @@ func resident[T any](capacity int) []T {
 	return values[:0]
 }
 
-func (s *Series) last() (step int, at time.Time) {
-	if s.hasLatest {
-		return s.latest.Step, s.latest.At
-	}
-	return s.steps[len(s.steps)-1], s.times[len(s.times)-1]
-}
-
 // column returns the index of the column of a layer, which it adds if necessary.
 func (s *Series) column(layer Layer) int {
-	i, ok := s.index[layer]
-	if !ok {
+	i := slices.Index(s.layers, layer)
+	if i < 0 {
 		i = len(s.layers)
-		s.index[layer] = i
-		s.layers = append(s.layers, layer)
 		values := make([]int64, s.Keep)
 		for j := range values {
 			values[j] = absent
 		}
-		s.columns = append(s.columns, values)
-		s.low, s.high = append(s.low, math.MaxInt64), append(s.high, absent)
+		s.layers, s.columns, s.high = append(s.layers, layer), append(s.columns, values), append(s.high, absent)
 	}
 	return i
-}
-
-func (s *Series) store(sample *Sample) {
-	row := len(s.steps)
-	s.steps = append(s.steps, sample.Step)
-	s.times = append(s.times, sample.At)
-	for i := range sample.Values {
-		if v := &sample.Values[i]; v.Reading.OK {
-			s.columns[s.index[v.Layer]][row] = int64(v.Reading.Bytes)
-		}
-	}
 }
 
 // thin drops one of each two neighbouring rows.
 func (s *Series) thin() {
 	newest := len(s.steps) - 1
 	kept, from := 0, 0
+	keep := func(row int) {
+		s.steps[kept], s.times[kept] = s.steps[row], s.times[row]
+		for _, c := range s.columns {
+			c[kept] = c[row]
+		}
+		kept++
+	}
 	for pair := 0; pair < newest; pair += 2 {
 		if from = pair; pair > 0 {
 			from += s.random.IntN(2)
 		}
-		s.steps[kept], s.times[kept] = s.steps[from], s.times[from]
-		for _, c := range s.columns {
-			c[kept] = c[from]
-		}
-		kept++
-		if pair+1 == newest && from < newest {
-			s.latest, s.hasLatest = s.sample(newest), true
-		}
+		keep(from)
 	}
-	for _, c := range s.columns {
-		for j := kept; j < s.Keep; j++ {
-			c[j] = absent
-		}
+	if s.passing = from < newest; s.passing {
+		keep(newest)
 	}
 	s.steps, s.times = s.steps[:kept], s.times[:kept]
 	s.stride *= 2
 	s.position, s.chosen = 0, s.random.IntN(s.stride)
-}
-
-func (s *Series) sample(row int) Sample {
-	sample := Sample{Step: s.steps[row], At: s.times[row], Values: make([]Value, len(s.layers))}
-	for i, layer := range s.layers {
-		sample.Values[i].Layer = layer
-		if v := s.columns[i][row]; v != absent {
-			sample.Values[i].Reading = Known(Bytes(v))
-		}
-	}
-	return sample
 }
 
 // Total returns the number of samples appended.
@@ -195,18 +157,26 @@ func (s *Series) Total() int { return s.total }
 
 // Samples returns copies of the stored samples.
 func (s *Series) Samples() []Sample {
-	list := make([]Sample, 0, len(s.steps)+1)
-	for row := range s.steps {
-		list = append(list, s.sample(row))
-	}
-	if s.hasLatest {
-		list = append(list, s.latest.clone())
+	list := make([]Sample, len(s.steps))
+	for row := range list {
+		list[row] = Sample{Step: s.steps[row], At: s.times[row], Values: make([]Value, len(s.layers))}
+		for i, layer := range s.layers {
+			list[row].Values[i] = Value{layer, reading(s.columns[i][row])}
+		}
 	}
 	return list
 }
 
+// reading returns the reading of a value in a column.
+func reading(v int64) Reading {
+	if v == absent {
+		return Reading{}
+	}
+	return Known(Bytes(v))
+}
+
 // Thin returns a copy with at most samples samples, evenly spread from the first to the latest. Thin
-// applies edit to each of these samples, and to the minimum and maximum of each layer. Times are
+// applies edit to each of these samples, and to the maximum of each layer. Times are
 // rounded to tenths of a second.
 func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
 	all := s.Samples()
@@ -219,26 +189,17 @@ func (s *Series) Thin(samples int, edit func(Sample) Sample) *Series {
 		out.Append(&sample)
 	}
 	out.total = s.total
-	for layer, i := range out.index {
-		low, high := edit(Sample{Values: []Value{{layer, s.minimum(layer)}}}),
-			edit(Sample{Values: []Value{{layer, s.Max(layer)}}})
-		out.low[i], out.high[i] = int64(low.Get(layer).Bytes), int64(high.Get(layer).Bytes)
+	for i, layer := range out.layers {
+		high := edit(Sample{Values: []Value{{layer, s.Max(layer)}}})
+		out.high[i] = int64(high.Get(layer).Bytes)
 	}
 	return out
 }
 
 // Max returns the largest value of a layer in all appended samples.
 func (s *Series) Max(layer Layer) Reading {
-	if i, ok := s.index[layer]; ok && s.high[i] != absent {
-		return Known(Bytes(s.high[i]))
-	}
-	return Reading{}
-}
-
-// minimum returns the smallest value of a layer in all appended samples.
-func (s *Series) minimum(layer Layer) Reading {
-	if i, ok := s.index[layer]; ok && s.high[i] != absent {
-		return Known(Bytes(s.low[i]))
+	if i := slices.Index(s.layers, layer); i >= 0 {
+		return reading(s.high[i])
 	}
 	return Reading{}
 }
@@ -246,24 +207,18 @@ func (s *Series) minimum(layer Layer) Reading {
 // points returns the known values of a layer over steps, or over minutes since the first sample. x
 // increases strictly.
 func (s *Series) points(layer Layer, perMinute bool) (x, y []float64) {
-	column, ok := s.index[layer]
-	if !ok {
+	column := slices.Index(s.layers, layer)
+	if column < 0 {
 		return nil, nil
 	}
-	add := func(step int, at time.Time, v int64) {
+	for row, step := range s.steps {
 		position := float64(step)
 		if perMinute {
-			position = at.Sub(s.times[0]).Minutes()
+			position = s.times[row].Sub(s.times[0]).Minutes()
 		}
-		if v != absent && (len(x) == 0 || position > x[len(x)-1]) {
+		if v := s.columns[column][row]; v != absent && (len(x) == 0 || position > x[len(x)-1]) {
 			x, y = append(x, position), append(y, float64(v))
 		}
-	}
-	for row, step := range s.steps {
-		add(step, s.times[row], s.columns[column][row])
-	}
-	if r := s.latest.Get(layer); s.hasLatest && r.OK {
-		add(s.latest.Step, s.latest.At, int64(r.Bytes))
 	}
 	return x, y
 }
@@ -274,36 +229,30 @@ type seriesJSON struct {
 	Steps   []int              `json:"steps"`
 	Seconds []float64          `json:"seconds"`
 	Layers  map[Layer][]*int64 `json:"layers"`
-	Min     map[Layer]int64    `json:"min"`
 	Max     map[Layer]int64    `json:"max"`
 }
 
 // MarshalJSON writes columns: "steps" and "seconds" since "start" have one entry per stored sample, and
 // "layers" has one list per layer, with null for unknown values. "samples" is the number of samples
-// appended; "min" and "max" cover all of them.
+// appended; "max" covers all of them.
 func (s *Series) MarshalJSON() ([]byte, error) {
-	j := seriesJSON{Samples: s.total, Steps: []int{}, Seconds: []float64{},
-		Layers: map[Layer][]*int64{}, Min: map[Layer]int64{}, Max: map[Layer]int64{}}
-	samples := s.Samples()
-	for i := range samples {
-		if i == 0 {
-			j.Start = samples[0].At
-		}
-		j.Steps = append(j.Steps, samples[i].Step)
+	j := seriesJSON{Samples: s.total, Steps: append([]int{}, s.steps...), Seconds: []float64{},
+		Layers: map[Layer][]*int64{}, Max: map[Layer]int64{}}
+	for _, at := range s.times {
+		j.Start = s.times[0]
 		// Microseconds are finer than the precision of sampling.
-		j.Seconds = append(j.Seconds, math.Round(samples[i].At.Sub(j.Start).Seconds()*1e6)/1e6)
+		j.Seconds = append(j.Seconds, math.Round(at.Sub(j.Start).Seconds()*1e6)/1e6)
 	}
-	for _, layer := range s.layers {
-		values := make([]*int64, len(samples))
-		for i := range samples {
-			if r := samples[i].Get(layer); r.OK {
-				v := int64(r.Bytes)
-				values[i] = &v
+	for i, layer := range s.layers {
+		values := make([]*int64, len(s.steps))
+		for row := range values {
+			if v := &s.columns[i][row]; *v != absent {
+				values[row] = v
 			}
 		}
 		j.Layers[layer] = values
-		if high := s.Max(layer); high.OK {
-			j.Min[layer], j.Max[layer] = int64(s.minimum(layer).Bytes), int64(high.Bytes)
+		if s.high[i] != absent {
+			j.Max[layer] = s.high[i]
 		}
 	}
 	return json.Marshal(j)
@@ -342,12 +291,9 @@ func (s *Series) UnmarshalJSON(text []byte) error {
 		s.Append(&sample)
 	}
 	s.total = j.Samples
-	for layer, i := range s.index {
+	for i, layer := range s.layers {
 		if v, ok := j.Max[layer]; ok {
 			s.high[i] = max(s.high[i], v)
-		}
-		if v, ok := j.Min[layer]; ok {
-			s.low[i] = min(s.low[i], v)
 		}
 	}
 	return nil

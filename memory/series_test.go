@@ -39,7 +39,6 @@ func TestSeriesIsBounded(t *testing.T) {
 	}
 	require.LessOrEqual(t, gap, 2*2048+1, "kept samples are spread evenly")
 	require.Equal(t, Known(99_999), s.Max(RSS))
-	require.Equal(t, Known(0), s.minimum(RSS))
 	require.Equal(t, []Layer{RSS}, s.layers)
 }
 
@@ -53,7 +52,6 @@ func TestSeriesRemembersExtremesThatItDropped(t *testing.T) {
 	})
 	require.Equal(t, Known(1<<40), s.Max(RSS))
 	require.Equal(t, Reading{}, s.Max(memlayer.Swap))
-	require.Equal(t, Reading{}, s.minimum(memlayer.Swap))
 }
 
 // Taking exactly each n-th sample of a sawtooth gives a slow wave, which looks like growth.
