@@ -14,7 +14,6 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/explain"
 	"steadyfit/internal/files"
-	"steadyfit/savedmodels"
 	"steadyfit/train"
 )
 
@@ -62,11 +61,6 @@ func (s *settings) explain(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	return s.printPeak(cmd, r)
-}
-
-// printPeak prints a report and writes the page.
-func (s *settings) printPeak(cmd *cobra.Command, r *explain.Report) error {
 	if s.Out != "" {
 		if err := writePage(cmd.ErrOrStderr(), filepath.Join(s.Out, "explain.html"), r.HTML); err != nil {
 			return err
@@ -97,7 +91,9 @@ func (s *settings) measurePeak(cmd *cobra.Command) (*explain.Report, error) {
 	return explain.Measure(cmd.Context(), explain.Plan{
 		Name: s.modelName(), Model: m, Options: s.Session, Batch: s.Loop.Batch, Prefetch: s.Prefetch, Time: growthTime,
 		Shuffle: s.Shuffle, ChooseSteps: s.ChooseSteps, Budgeted: s.Budget.Limit > 0, LearningRate: s.firstRate(),
-		OpenData:       func() (*data.InMemory, error) { return s.trainingData(m, plan.Roles().Train) },
+		OpenData: func() (*data.InMemory, error) {
+			return train.OpenData(m, plan.Roles().Train, s.Data, "train", data.Pass{Batch: s.Loop.Batch})
+		},
 		LoadTensorFlow: func() error { return s.loadDevices(cmd) },
 	})
 }
@@ -107,8 +103,4 @@ func (s *settings) modelName() string {
 		return s.Model
 	}
 	return filepath.Base(filepath.Clean(s.Model))
-}
-
-func (s *settings) trainingData(m *savedmodels.Model, signature string) (*data.InMemory, error) {
-	return train.OpenData(m, signature, s.Data, "train", data.Pass{Batch: s.Loop.Batch})
 }

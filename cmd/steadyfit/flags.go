@@ -1,6 +1,8 @@
 package main
 
 import (
+	"iter"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"steadyfit/internal/contract"
 	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/tfprocess"
+	"steadyfit/internal/watch"
 	"steadyfit/memory"
 	"steadyfit/train"
 )
@@ -215,13 +218,13 @@ func (s *settings) measurementFlags() []flag {
 		{"report-every", "watch", "print the answer so far at this interval", "",
 			newDuration(&s.watching.every, time.Second)},
 		{"mark", "watch", "regular expression of a line of output that ends a step, as in 'epoch (\\d+)'", "",
-			newValue("regexp", "", s.setMark)},
+			newParsed(&s.watching.mark, "regexp", regexp.Compile)},
 		{"native-stacks", "watch", "preload jemalloc, and show the native functions that allocated what grows", "",
 			&s.watching.nativeStacks},
 		{"pid", "watch", "watch a process that runs already", "", newCount(&s.watching.pid, 1)},
 		{"name", "watch", "watch the processes of a program or a Python script that runs already", "", &s.watching.name},
 		{"remedies", "watch", "remedies to try: auto (what the cause suggests), all, or a list, as in jemalloc,collect", "",
-			newValue("auto|all|LIST", "", s.setRemedies)},
+			newParsed(&s.watching.remedies, "auto|all|LIST", watch.ParseRemedies)},
 		{"pairs", "watch", "pairs of runs, with and without each remedy", "", newRange(&s.watching.pairs, 2, 1000)},
 		{"cgroup", "watch", "watch the processes of a control group, such as that of a container", "", &s.watching.group},
 		{"within", "tune", "maximum duration of the search", "", newDuration(&s.within, time.Second)},
@@ -366,9 +369,9 @@ func (s *settings) outputFlags() []flag {
 		{"out", "matrix", "folder for the results", "", &s.plan.Out},
 		{"out", "watch", "folder for an HTML page and the samples", "", &s.watching.out},
 		{"fail-on", "watch", "exit with 6 if a rule holds, such as leak,slope>64KiB/step,slope>1MiB/minute,peak>2GiB", "",
-			newValue("rule", "", s.setWatchRule)},
+			newRules(&s.watching.failOn, watch.ParseRule)},
 		{"fail-on", "matrix", "exit with 6 if a rule holds, such as slope>64KiB/epoch,peak>1GiB,leak", "",
-			newValue("rule", "", s.setRule)},
+			newRules(&s.rules, matrix.ParseRule)},
 		{"baseline", "watch", "file with the --json of an earlier run; exit with 6 if slope or peak are above it", "",
 			&s.watching.baseline},
 		{"baseline", "matrix", "matrix.json of an earlier run that --fail-on compares with", "", &s.baseline},
@@ -391,17 +394,31 @@ func (s *settings) register(cmd *cobra.Command) {
 		flags = cmd.PersistentFlags()
 	}
 	flags.SortFlags = false
-	for _, section := range s.table() {
-		for _, row := range section.flags {
-			if slices.Contains(strings.Fields(row.commands), cmd.Name()) {
-				add(flags, row.name, row.help, row.sets)
-				flags.Lookup(row.name).Annotations = map[string][]string{titleKey: {section.title}}
-			}
+	for title, row := range s.rows() {
+		if row.of(cmd.Name()) {
+			add(flags, row.name, row.help, row.sets)
+			flags.Lookup(row.name).Annotations = map[string][]string{titleKey: {title}}
 		}
 	}
 }
 
 const titleKey = "title"
+
+// rows returns the rows of the table with the titles of their sections.
+func (s *settings) rows() iter.Seq2[string, flag] {
+	return func(yield func(string, flag) bool) {
+		for _, section := range s.table() {
+			for _, row := range section.flags {
+				if !yield(section.title, row) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// of reports whether a command has the flag.
+func (f flag) of(command string) bool { return slices.Contains(strings.Fields(f.commands), command) }
 
 // add adds a flag. value is flag.sets.
 func add(flags *pflag.FlagSet, name, help string, value any) {
@@ -437,21 +454,17 @@ func add(flags *pflag.FlagSet, name, help string, value any) {
 // flagNames returns the names of the flags of all commands.
 func flagNames() map[string]bool {
 	names := map[string]bool{}
-	for _, section := range newSettings().table() {
-		for _, row := range section.flags {
-			names[row.name] = true
-		}
+	for _, row := range newSettings().rows() {
+		names[row.name] = true
 	}
 	return names
 }
 
 // ofOption returns the flag that sets an option.
 func ofOption(option string) (flag, bool) {
-	for _, section := range newSettings().table() {
-		for _, row := range section.flags {
-			if slices.Contains(strings.Fields(row.options), option) {
-				return row, true
-			}
+	for _, row := range newSettings().rows() {
+		if slices.Contains(strings.Fields(row.options), option) {
+			return row, true
 		}
 	}
 	return flag{}, false

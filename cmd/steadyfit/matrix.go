@@ -264,8 +264,7 @@ func (s *settings) checkUser() error {
 // progressPrinter returns a function that updates one line of a terminal. Other writers get a line at most
 // every minute, and one at the end.
 func progressPrinter(w io.Writer) func(matrix.Progress) {
-	file, ok := w.(*os.File)
-	terminal := ok && term.IsTerminal(int(file.Fd()))
+	updates := terminal(w) >= 0
 	var printed time.Time
 	return func(p matrix.Progress) {
 		if p.Run.ID < 0 {
@@ -277,9 +276,9 @@ func progressPrinter(w io.Writer) func(matrix.Progress) {
 			line += ", " + p.Left.Round(time.Second).String() + " left"
 		}
 		switch {
-		case terminal && p.Done == p.Total:
+		case updates && p.Done == p.Total:
 			fmt.Fprint(w, "\r\x1b[K")
-		case terminal:
+		case updates:
 			fmt.Fprintf(w, "\r\x1b[K%s", line)
 		case p.Done == p.Total || time.Since(printed) > time.Minute:
 			printed = time.Now()
@@ -288,13 +287,22 @@ func progressPrinter(w io.Writer) func(matrix.Progress) {
 	}
 }
 
+// terminal returns the file descriptor of a terminal; -1 for other writers.
+func terminal(w io.Writer) int {
+	if file, ok := w.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		return int(file.Fd())
+	}
+	return -1
+}
+
 // columns returns the width of a terminal; 100 for other writers.
 func columns(w io.Writer) int {
-	if file, ok := w.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		width, _, _ := term.GetSize(int(file.Fd())) // 0 is unknown
-		return width
+	fd := terminal(w)
+	if fd < 0 {
+		return 100
 	}
-	return 100
+	width, _, _ := term.GetSize(fd) // 0 is unknown
+	return width
 }
 
 // resultFile is the file in a results folder with the matrix.Result.

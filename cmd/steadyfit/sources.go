@@ -38,27 +38,20 @@ func settle(flags *pflag.FlagSet, path string) error {
 		if f.Changed || err != nil {
 			return
 		}
-		source, text, ok := fromEnvironment(f.Name)
-		if !ok {
+		source := envName(f.Name)
+		text := os.Getenv(source)
+		if text == "" || source == tflibrary.EnvLibrary { // package tfbind reads that variable
 			source = path
-			text, ok = values[f.Name]
-		}
-		if !ok {
-			return
+			var ok bool
+			if text, ok = values[f.Name]; !ok {
+				return
+			}
 		}
 		if e := flags.Set(f.Name, text); e != nil {
 			err = usagef("%s: %w", source, flagError(e))
 		}
 	})
 	return err
-}
-
-// fromEnvironment returns the variable that sets a flag. It ignores tflibrary.EnvLibrary, which package
-// tfbind reads.
-func fromEnvironment(flag string) (variable, value string, ok bool) {
-	variable = envName(flag)
-	value = os.Getenv(variable)
-	return variable, value, value != "" && variable != tflibrary.EnvLibrary
 }
 
 // warnUnknown warns of variables STEADYFIT_* without a flag, such as misspelt ones.

@@ -81,13 +81,14 @@ func (s *settings) tune(cmd *cobra.Command) error {
 	if err := s.printTuned(cmd.OutOrStdout(), r); err != nil {
 		return err
 	}
-	if s.Out != "" {
+	if s.Out != "" && r.Chosen != nil {
 		if err := s.writeTuned(cmd, r.Chosen); err != nil {
 			return err
 		}
 	}
-	if r.Chosen == nil {
-		return notReached(r)
+	if p := r.Nearest; r.Chosen == nil {
+		return fmt.Errorf("no measured settings reach the goal: the nearest have a peak of %v and take %s per step (%v); "+
+			"allow more, or try a smaller --batch", p.Peak, stepTime(p.Step), p.Configuration)
 	}
 	return nil
 }
@@ -136,7 +137,7 @@ func (s *settings) searchSettings(cmd *cobra.Command, m *savedmodels.Model, ds d
 		Data: ds, Batch: s.Loop.Batch, Cache: autotune.CacheDir(), Budgeted: s.Budget.Limit > 0,
 		LearningRate: s.firstRate(),
 	}
-	goal := s.goal()
+	goal := autotune.Goal{Budget: s.Budget.Limit, Anon: s.Budget.Layer == memory.Anon, Step: s.stepTime}
 	r, err := autotune.Run(cmd.Context(), &plan, goal, until, func(m autotune.Measurement) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "tune: %v: %s (%v left)\n", m.Configuration,
 			option.Marked(trialText(m, goal.Anon), flagName), time.Until(until).Round(time.Second))
@@ -197,23 +198,8 @@ func stepTime(seconds float64) string {
 	return texts.Duration(time.Duration(seconds * float64(time.Second)))
 }
 
-// goal returns the goal of the search according to the flags.
-func (s *settings) goal() autotune.Goal {
-	return autotune.Goal{Budget: s.Budget.Limit, Anon: s.Budget.Layer == memory.Anon, Step: s.stepTime}
-}
-
-// notReached returns the error if no configuration reaches the goal.
-func notReached(r autotune.Result) error {
-	p := r.Nearest
-	return fmt.Errorf("no measured settings reach the goal: the nearest have a peak of %v and take %s per step (%v); "+
-		"allow more, or try a smaller --batch", p.Peak, stepTime(p.Step), p.Configuration)
-}
-
-// writeTuned writes the flags that were given and the chosen settings, if any, as a configuration of fit.
+// writeTuned writes the flags that were given and the chosen settings as a configuration of fit.
 func (s *settings) writeTuned(cmd *cobra.Command, p *autotune.Point) error {
-	if p == nil {
-		return nil
-	}
 	values := map[string]*yaml.Node{}
 	put := func(name, value string) { values[name] = &yaml.Node{Kind: yaml.ScalarNode, Value: value} }
 	for _, kv := range tunedFlags(p.Configuration) {
@@ -252,23 +238,20 @@ func (s *settings) givenToFit(cmd *cobra.Command) (list [][2]string, err error) 
 		return nil, err
 	}
 	own := []string{"out", "json", "auto", "config", "cache-features"}
-	for _, section := range s.table() {
-		for _, row := range section.flags {
-			name := row.name
-			if slices.Contains(own, name) || !slices.Contains(strings.Fields(row.commands), "fit") && row.commands != rootName {
-				continue
+	for _, row := range s.rows() {
+		name := row.name
+		if slices.Contains(own, name) || !row.of("fit") && !row.of(rootName) {
+			continue
+		}
+		value, given := file[name]
+		if f := cmd.Flags().Lookup(name); f != nil {
+			value, given = f.Value.String(), f.Changed
+			if v, ok := f.Value.(pflag.SliceValue); ok {
+				value = strings.Join(v.GetSlice(), ",")
 			}
-			f := cmd.Flags().Lookup(name)
-			value, given := file[name]
-			if f != nil {
-				value, given = f.Value.String(), f.Changed
-				if v, ok := f.Value.(pflag.SliceValue); ok {
-					value = strings.Join(v.GetSlice(), ",")
-				}
-			}
-			if given {
-				list = append(list, [2]string{name, value})
-			}
+		}
+		if given {
+			list = append(list, [2]string{name, value})
 		}
 	}
 	return list, nil

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"steadyfit/fit"
-	"steadyfit/internal/lab/matrix"
 	"steadyfit/internal/memlayer"
 	"steadyfit/internal/texts"
 	"steadyfit/memory"
@@ -404,14 +403,16 @@ func (s *settings) setGPULimits(text string) error {
 	return nil
 }
 
-// setRule adds rules, which commas separate.
-func (s *settings) setRule(text string) error {
-	for part := range strings.SplitSeq(text, ",") {
-		rule, err := matrix.ParseRule(part)
-		if err != nil {
-			return err
+// newRules returns a flag that adds rules, which commas separate, to *p.
+func newRules[T any](p *[]T, parse func(string) (T, error)) *value {
+	return newValue("rule", "", func(text string) error {
+		for part := range strings.SplitSeq(text, ",") {
+			rule, err := parse(part)
+			if err != nil {
+				return err
+			}
+			*p = append(*p, rule)
 		}
-		s.rules = append(s.rules, rule)
-	}
-	return nil
+		return nil
+	})
 }

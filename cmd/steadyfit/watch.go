@@ -8,11 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"steadyfit/internal/files"
 	"steadyfit/internal/watch"
@@ -117,8 +115,7 @@ const liveEvery = 2 * time.Second
 
 // show sets what is printed while a program runs. The function that it returns ends it.
 func (w *watching) show(o *watch.Options, stderr io.Writer, attached bool) (end func()) {
-	file, ok := stderr.(*os.File)
-	if ok && w.every == 0 && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" {
+	if w.every == 0 && terminal(stderr) >= 0 && os.Getenv("TERM") != "dumb" {
 		o.Every = liveEvery
 		o.Report, end = live(stderr, attached)
 		return end
@@ -222,26 +219,4 @@ func (s *settings) answer(stdout, stderr io.Writer, r *watch.Report) error {
 		return &coded{r.Exit, nil}
 	}
 	return nil
-}
-
-// setWatchRule adds rules, which commas separate.
-func (s *settings) setWatchRule(text string) error {
-	for part := range strings.SplitSeq(text, ",") {
-		rule, err := watch.ParseRule(part)
-		if err != nil {
-			return err
-		}
-		s.watching.failOn = append(s.watching.failOn, rule)
-	}
-	return nil
-}
-
-func (s *settings) setRemedies(text string) (err error) {
-	s.watching.remedies, err = watch.ParseRemedies(text)
-	return err
-}
-
-func (s *settings) setMark(text string) (err error) {
-	s.watching.mark, err = regexp.Compile(text)
-	return err
 }
