@@ -13,8 +13,14 @@
 package memory
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
 	"sync/atomic"
+	"syscall"
 
 	"steadyfit/internal/texts"
 )
@@ -37,26 +43,29 @@ type Usage struct {
 	Peak Reading
 }
 
-// self is this process, whose files stay open. highest is the largest Peak of this process before
+// own is this process, whose files stay open. highest is the largest Peak of this process before
 // calls of ResetPeak.
 var (
-	self    atomic.Pointer[process]
+	own     atomic.Pointer[process]
 	highest atomic.Int64
 )
+
+// self is the folder of this process.
+const self = "/proc/self"
 
 // Read returns the current memory of this process. On Linux it takes about 10 us and does not allocate,
 // so it can be called after each step. Amounts that the system does not report are unknown. If the system
 // reports no amount, the error is ErrUnavailable.
 func Read() (Usage, error) {
-	p := self.Load()
+	p := own.Load()
 	if p == nil {
 		p = &process{}
 		if err := p.open(0); err != nil {
 			return Usage{}, err
 		}
-		if !self.CompareAndSwap(nil, p) {
+		if !own.CompareAndSwap(nil, p) {
 			_ = p.close()
-			p = self.Load()
+			p = own.Load()
 		}
 	}
 	var buffer [statusSize]byte
@@ -72,6 +81,87 @@ type status struct {
 	Usage
 	shared, swap, threads Reading
 }
+
+// unreadable converts an error of reading /proc to os.ErrProcessDone or ErrUnavailable.
+func unreadable(err error) error {
+	_, mounted := os.Stat(self)
+	if mounted == nil && (errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOENT)) {
+		return fmt.Errorf("%w: %w", os.ErrProcessDone, err)
+	}
+	return fmt.Errorf("%w: %w; mount /proc", ErrUnavailable, err)
+}
+
+// statusSize exceeds the size of every known /proc/PID/status.
+const statusSize = 8 << 10
+
+// parseStatus parses /proc/PID/status, whose kB are 1024 bytes. The file of a process that has ended
+// has the state of the process, but no amounts of memory. parseStatus does not allocate.
+func parseStatus(text []byte) (status, error) {
+	kB := func(name string) Reading { return field(text, name, " kB", KiB) }
+	s := status{
+		Usage:  Usage{RSS: kB("\nVmRSS:"), Anon: kB("\nRssAnon:"), File: kB("\nRssFile:"), Peak: kB("\nVmHWM:")},
+		shared: kB("\nRssShmem:"), swap: kB("\nVmSwap:"), threads: field(text, "\nThreads:", "", 1),
+	}
+	switch {
+	case s.Usage != (Usage{}):
+		return s, nil
+	case bytes.Contains(text, []byte("\nState:")):
+		return s, os.ErrProcessDone
+	}
+	return s, fmt.Errorf("%w: the status of the process contains no memory amounts", ErrUnavailable)
+}
+
+// field returns the number in the line that begins with name and ends with suffix. It is unknown without such a line.
+func field(text []byte, name, suffix string, unit Bytes) Reading {
+	_, rest, _ := bytes.Cut(text, []byte(name))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	digits, found := bytes.CutSuffix(bytes.TrimSpace(line), []byte(suffix))
+	if !found {
+		return Reading{}
+	}
+	n, err := strconv.ParseInt(string(digits), 10, 64)
+	return Reading{Bytes: unit * Bytes(n), OK: err == nil}
+}
+
+// process holds the open status of a process. It never reads another process: if the process ends and its
+// ID is reused, reading fails.
+type process struct {
+	dir    string
+	status *os.File
+}
+
+func (p *process) open(pid int) (err error) {
+	p.dir = self
+	if pid != 0 {
+		p.dir = "/proc/" + strconv.Itoa(pid)
+	}
+	if p.status, err = os.Open(p.dir + "/status"); err != nil {
+		return unreadable(err)
+	}
+	return nil
+}
+
+func (p *process) usage(buffer []byte) (status, error) {
+	n, err := p.status.ReadAt(buffer, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return status{}, unreadable(err)
+	}
+	return parseStatus(buffer[:n])
+}
+
+func (p *process) resetPeak() error {
+	if p.dir == self {
+		if u, err := Read(); err == nil && u.Peak.OK {
+			highest.Store(int64(u.Peak.Bytes))
+		}
+	}
+	if err := os.WriteFile(p.dir+"/clear_refs", []byte("5"), 0); err != nil {
+		return fmt.Errorf("%w: the peak cannot be reset: %w", ErrUnavailable, err)
+	}
+	return nil
+}
+
+func (p *process) close() error { return p.status.Close() }
 
 // Bytes is a number of bytes.
 type Bytes int64

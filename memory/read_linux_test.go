@@ -27,9 +27,9 @@ func TestRead(t *testing.T) {
 
 // Reading succeeds after an earlier reading failed.
 func TestReadAfterAFailure(t *testing.T) {
-	opened := self.Swap(nil)
+	opened := own.Swap(nil)
 	defer func() {
-		if p := self.Swap(opened); p != nil {
+		if p := own.Swap(opened); p != nil {
 			require.NoError(t, p.close())
 		}
 	}()
