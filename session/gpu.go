@@ -17,8 +17,7 @@ import (
 // Usage returns the number of native tensors in this process and the memory of this process on GPUs,
 // as reported by NVIDIA's driver: TensorFlow's pools, CUDA contexts, code,
 // workspaces, and other sessions. Some containers hide processes from the driver. The result is then the
-// memory in use on all visible GPUs. It is unknown if there is no GPU or the driver reports nothing. The
-// first call opens the driver, and Close closes it.
+// memory in use on all visible GPUs. It is unknown if there is no GPU or the driver reports nothing.
 func (s *Session) Usage() (tensors *int64, used memory.Reading) {
 	live := tfbind.Live().Tensors
 	tensors = &live
@@ -34,8 +33,8 @@ func (s *Session) Usage() (tensors *int64, used memory.Reading) {
 // meterGPU opens the driver if there is a GPU. steadyfit doctor reports problems of the driver.
 func (s *Session) meterGPU(devices []tfbind.Device) {
 	if resolved.HasGPU(devices) {
-		s.driver, _ = gpu.Open()
-		s.gpu = s.driver.Meter(0)
+		driver, _ := gpu.Open()
+		s.gpu = driver.Meter(0)
 	}
 }
 

@@ -23,16 +23,12 @@ func TestGPUUsage(t *testing.T) {
 	s.meterGPU([]tfbind.Device{cpu, card})
 	_, used := s.Usage()
 	require.Equal(t, memory.Known(7<<20), used)
-
 	require.NoError(t, s.Close())
-	_, used = s.Usage()
-	require.Zero(t, used)
 }
 
 // Without a driver, the GPU memory is unknown.
 func TestUsageWithoutDriver(t *testing.T) {
 	driver, _ := gpu.Open()
-	require.NoError(t, driver.Close())
 	if driver.Why() == "" {
 		t.Skip("this machine has a driver of NVIDIA; the test is of one without")
 	}

@@ -93,7 +93,6 @@ type Session struct {
 	rank    *ranked     // nil without a cluster
 
 	closed bool
-	driver *gpu.Driver // nil until Usage finds a GPU
 	gpu    *gpu.Meter
 	jpeg   side // decodes JPEG files
 	writer side // writes the files of Save
@@ -283,9 +282,6 @@ func (s *Session) Close() error {
 		return err
 	}
 	s.closed = true
-	if s.driver != nil {
-		_ = s.driver.Close()
-	}
 	if s.rank.close() {
 		return err
 	}

@@ -32,7 +32,6 @@ const besidePool = 2 * memory.GiB
 func requireGPU(t *testing.T) *gpu.Driver {
 	t.Helper()
 	driver, err := gpu.Open()
-	t.Cleanup(func() { assert.NoError(t, driver.Close()) })
 	if driver.Why() != "" {
 		t.Skipf("this needs a GPU: %s; `make test-gpu` runs it on a machine that has one", driver.Why())
 	}
@@ -297,11 +296,11 @@ func TestMatrixSamplesTheGPU(t *testing.T) {
 	for line := range strings.Lines(string(text)) {
 		var run struct {
 			Series struct {
-				Min map[memory.Layer]int64
+				Max map[memory.Layer]int64
 			}
 		}
 		require.NoError(t, json.Unmarshal([]byte(line), &run))
-		assert.EqualValues(t, 100*memory.MiB, run.Series.Min[memlayer.GPUUsed], "what the driver of the test reports")
+		assert.EqualValues(t, 100*memory.MiB, run.Series.Max[memlayer.GPUUsed], "what the driver of the test reports")
 		runs++
 	}
 	assert.Equal(t, 3, runs)

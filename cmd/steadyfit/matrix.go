@@ -134,9 +134,7 @@ func (s *settings) matrix(ctx context.Context, stdout, stderr io.Writer) error {
 
 // runPlan runs the plan and writes the reports. The result is nil if there is none.
 func (s *settings) runPlan(ctx context.Context, stderr io.Writer) (*matrix.Result, error) {
-	driver, _ := gpu.Open() // doctor reports the problems of the driver
-	defer driver.Close()
-	if err := s.completePlan(ctx, driver); err != nil {
+	if err := s.completePlan(); err != nil {
 		return nil, err
 	}
 	s.plan.Progress = progressPrinter(stderr)
@@ -173,7 +171,7 @@ func verdict(result *matrix.Result, broken []string) error {
 }
 
 // completePlan adds the choices of the flags, and the GPUs of the driver, to the plan.
-func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
+func (s *settings) completePlan() error {
 	p := &s.plan
 	p.User, p.Data, p.Version, p.Models, p.Commands = s.Model, s.Data.Path, version.String(), map[string]string{},
 		map[string]matrix.Command{}
@@ -212,6 +210,7 @@ func (s *settings) completePlan(ctx context.Context, driver *gpu.Driver) error {
 	if p.Program != nil {
 		p.Commands[matrix.Program] = matrix.Command{Args: p.Program}
 	}
+	driver, _ := gpu.Open() // doctor reports the problems of the driver
 	for _, g := range driver.GPUs() {
 		p.GPUs = append(p.GPUs, g.Name)
 	}

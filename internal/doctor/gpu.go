@@ -64,11 +64,7 @@ type gpuList struct {
 // listGPUs asks NVML for the GPUs of this machine.
 func listGPUs() gpuList {
 	driver, err := gpu.Open()
-	l := gpuList{gpus: driver.GPUs(), why: driver.Why(), err: err}
-	if err := driver.Close(); l.err == nil {
-		l.err = err
-	}
-	return l
+	return gpuList{gpus: driver.GPUs(), why: driver.Why(), err: err}
 }
 
 const (

@@ -1,8 +1,8 @@
 // Package gpu reports the NVIDIA GPUs of a machine and the memory in use on them, as layers for package
 // memory. It uses NVML (libnvidia-ml.so.1, a library of the driver).
 //
-// [Open] loads NVML and lists the GPUs. [Driver.Source] is a [memory.Source] for one process. An amount
-// that the driver does not report is unknown, never zero. [Driver.Why] is the reason if there are no
+// [Open] loads NVML, which stays open, and lists the GPUs. [Driver.Source] is a [memory.Source] for one process.
+// An amount that the driver does not report is unknown, never zero. [Driver.Why] is the reason if there are no
 // amounts at all.
 //
 // The layers are memlayer.GPUUsed, the memory in use by all processes, and memlayer.GPUProcess, the
@@ -67,21 +67,22 @@ func (g GPU) String() string {
 	return name + ", " + g.Memory.String()
 }
 
-// Driver is an open NVIDIA driver. It is safe for concurrent use and must be closed.
+// Driver is an open NVIDIA driver. It is safe for concurrent use.
 type Driver struct {
-	gpus []GPU
-	why  string
-
-	mu   sync.RWMutex // held for reading during a sample, so that Close waits
-	nvml *nvml        // nil if unavailable or closed
+	*functions
+	gpus    []GPU
+	why     string
+	devices []handle // none if there are no layers
 }
 
-// Open opens the driver and lists its GPUs. Without a driver there are no GPUs, and Why returns the
-// reason. Open may take seconds if it wakes the GPUs.
+// Open opens the driver, once in a process, and lists its GPUs. Without a driver there are no GPUs, and Why
+// returns the reason. Open may take seconds if it wakes the GPUs.
 //
 // After an error, the driver or some GPUs do not answer. The Driver is usable nevertheless: it lists the
 // other GPUs, or the GPUs known to the kernel, without layers.
-func Open() (*Driver, error) {
+func Open() (*Driver, error) { return once() }
+
+var once = sync.OnceValues(func() (*Driver, error) {
 	d := &Driver{}
 	f, err := load()
 	if err == nil {
@@ -93,28 +94,13 @@ func Open() (*Driver, error) {
 		d.gpus = Kernel(os.DirFS("/"))
 	}
 	return d, err
-}
+})
 
 // GPUs returns the GPUs that existed at Open, in the driver's order.
 func (d *Driver) GPUs() []GPU { return slices.Clone(d.gpus) }
 
 // Why returns the reason why there are no layers, or "" if there are layers.
 func (d *Driver) Why() string { return d.why }
-
-// Close closes NVML. Sources then report unknown readings. Closing again has no effect.
-func (d *Driver) Close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	n := d.nvml
-	d.nvml = nil
-	if n == nil {
-		return nil
-	}
-	if err := n.close(); err != nil {
-		return fmt.Errorf("close NVML: %w", err)
-	}
-	return nil
-}
 
 // Kernel returns the GPUs that the kernel's driver shows below a root folder, for use without NVML.
 // Their memory and whether they are divided are unknown. The kernel shows all GPUs in every

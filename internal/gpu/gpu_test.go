@@ -13,7 +13,6 @@ import (
 // The assertions are for machines without a driver.
 func TestOpenThisMachine(t *testing.T) {
 	d, err := Open()
-	defer func() { require.NoError(t, d.Close()) }()
 	_, absent := os.Stat("/dev/nvidiactl")
 	libraries, _ := filepath.Glob("/usr/lib*/**/libnvidia-ml.so.1")
 	if absent == nil || len(libraries) > 0 {

@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"os"
-	"sync"
 	"testing"
 	"unsafe"
 
@@ -22,9 +21,8 @@ const (
 
 // fakeNVML returns what a test specifies.
 type fakeNVML struct {
-	init, count, shutdown status
-	devices               []*fakeDevice
-	shutdowns             int
+	init, count status
+	devices     []*fakeDevice
 }
 
 // running returns a process on a fake device.
@@ -46,7 +44,6 @@ func (f *fakeNVML) functions() *functions {
 	}
 	n := &functions{
 		init:        func() status { return f.init },
-		shutdown:    func() status { f.shutdowns++; return f.shutdown },
 		errorString: func(status) string { return "in its words" },
 		count: func(n *uint32) status {
 			*n = uint32(len(f.devices))
@@ -148,8 +145,8 @@ func TestManyProcesses(t *testing.T) {
 		"more than it wrote": func(n *uint32) status { *n += 1; return success },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &nvml{functions: &functions{processes: func(_ handle, n *uint32, _ *processInfo) status { return ask(n) }}}
-			all, ok := (&buffers{nvml: n}).running(0)
+			d := &Driver{functions: &functions{processes: func(_ handle, n *uint32, _ *processInfo) status { return ask(n) }}}
+			all, ok := (&source{driver: d}).running(0)
 			require.False(t, ok)
 			require.Empty(t, all)
 		})
@@ -217,8 +214,6 @@ func TestDriverNotLoaded(t *testing.T) {
 	require.Contains(t, d.Why(), "is not loaded")
 	require.Nil(t, d.Source(0))
 	require.Empty(t, d.GPUs())
-	require.NoError(t, d.Close())
-	require.Zero(t, lib.shutdowns, "what was not begun is not ended")
 }
 
 func TestDriverThatDoesNotAnswer(t *testing.T) {
@@ -226,13 +221,12 @@ func TestDriverThatDoesNotAnswer(t *testing.T) {
 		lib       *fakeNVML
 		is        status
 		text, why string
-		shutdowns int
 	}{
-		{&fakeNVML{init: libraryMismatch}, libraryMismatch, "nvidia-smi", "NVML cannot be started", 0},
-		{&fakeNVML{init: noPermission}, noPermission, "nvidia-smi", "NVML cannot be started", 0},
-		{&fakeNVML{count: unknownError}, unknownError, "count the GPUs", "count the GPUs", 1},
+		{&fakeNVML{init: libraryMismatch}, libraryMismatch, "nvidia-smi", "NVML cannot be started"},
+		{&fakeNVML{init: noPermission}, noPermission, "nvidia-smi", "NVML cannot be started"},
+		{&fakeNVML{count: unknownError}, unknownError, "count the GPUs", "count the GPUs"},
 		{&fakeNVML{devices: []*fakeDevice{{handle: gpuIsLost}}}, gpuIsLost, "GPU 0 does not answer",
-			"no GPU that this process may use", 1},
+			"no GPU that this process may use"},
 	} {
 		d := &Driver{}
 		err := d.open(c.lib.functions())
@@ -240,8 +234,6 @@ func TestDriverThatDoesNotAnswer(t *testing.T) {
 		require.ErrorContains(t, err, c.text)
 		require.Contains(t, d.Why(), c.why)
 		require.Nil(t, d.Source(0))
-		require.NoError(t, d.Close())
-		require.Equal(t, c.shutdowns, c.lib.shutdowns)
 	}
 }
 
@@ -254,38 +246,6 @@ func TestOneGPUOfSeveralFails(t *testing.T) {
 	require.Empty(t, d.Why())
 	require.Equal(t, "2", d.GPUs()[0].ID)
 	require.Equal(t, amounts{{memlayer.GPUUsed, 4}, {memlayer.GPUProcess, unknown}}, sampled(d.Source(1)))
-}
-
-func TestClose(t *testing.T) {
-	lib := &fakeNVML{devices: []*fakeDevice{{used: 4}}}
-	d := opened(t, lib)
-	s := d.Source(1)
-	require.NoError(t, d.Close())
-	require.NoError(t, d.Close())
-	require.Equal(t, 1, lib.shutdowns)
-	require.Equal(t, amounts{{memlayer.GPUUsed, unknown}, {memlayer.GPUProcess, unknown}}, sampled(s))
-	require.Nil(t, d.Source(1))
-	require.Len(t, d.GPUs(), 1)
-
-	lib = &fakeNVML{devices: []*fakeDevice{{}}, shutdown: unknownError}
-	require.ErrorIs(t, opened(t, lib).Close(), unknownError)
-}
-
-func TestSourcesOfSeveralGoroutines(t *testing.T) {
-	d := opened(t, &fakeNVML{devices: []*fakeDevice{{used: 4}, {used: 5}}})
-	var wait sync.WaitGroup
-	for pid := range 4 {
-		wait.Go(func() {
-			s := d.Source(pid + 1)
-			for range 100 {
-				if s != nil { // nil if Close came first
-					sampled(s)
-				}
-			}
-		})
-	}
-	wait.Go(func() { require.NoError(t, d.Close()) })
-	wait.Wait()
 }
 
 func TestSampleDoesNotAllocate(t *testing.T) {

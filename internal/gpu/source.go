@@ -16,7 +16,7 @@ func plus(a, b memory.Reading) memory.Reading {
 }
 
 // Source returns the GPU memory layers of a process; pid 0 means this process. It returns nil if there
-// are no layers (Why), and after Close. Each Sampler needs a separate Source. A sample makes two requests
+// are no layers (Why). Each Sampler needs a separate Source. A sample makes two requests
 // per GPU, and purego allocates three times per request.
 func (d *Driver) Source(pid int) memory.Source {
 	s := d.source(pid)
@@ -31,10 +31,13 @@ func (d *Driver) Source(pid int) memory.Source {
 }
 
 type source struct {
-	driver  *Driver
-	buffers buffers
-	pid     uint32
-	seen    bool // the process was listed before, so unlisted means 0
+	driver *Driver
+	pid    uint32
+	seen   bool // the process was listed before, so unlisted means 0
+	// Reused, so that a sample does not allocate them.
+	info memoryInfo
+	room uint32
+	list []processInfo
 }
 
 // source returns a source of a process, or nil.
@@ -42,33 +45,26 @@ func (d *Driver) source(pid int) *source {
 	if pid == 0 {
 		pid = os.Getpid()
 	}
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	if d.nvml == nil {
+	if len(d.devices) == 0 {
 		return nil
 	}
-	return &source{driver: d, pid: uint32(pid), buffers: buffers{nvml: d.nvml}}
+	return &source{driver: d, pid: uint32(pid)}
 }
 
 // read returns the memory in use on all GPUs, and that of the process.
 func (s *source) read() (used, process memory.Reading) {
-	s.driver.mu.RLock()
-	defer s.driver.mu.RUnlock()
-	if s.driver.nvml == nil {
-		return used, process
-	}
 	used, process = memory.Known(0), memory.Known(0)
 	silent, unlisted := false, false
-	for _, device := range s.driver.nvml.devices {
-		used = plus(used, s.buffers.used(device))
-		list, answered := s.buffers.running(device)
+	for _, device := range s.driver.devices {
+		used = plus(used, s.used(device))
+		list, answered := s.running(device)
 		listed := false
 		for _, p := range list { // a process may have several entries
 			if p.pid == s.pid {
 				listed, process = true, plus(process, p.memory())
 			}
 		}
-		s.buffers.list, s.seen = list, s.seen || listed
+		s.list, s.seen = list, s.seen || listed
 		silent, unlisted = silent || !answered, unlisted || !listed
 	}
 	if silent || unlisted && !s.seen {
