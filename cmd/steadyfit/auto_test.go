@@ -154,32 +154,18 @@ func TestMeasuredChoice(t *testing.T) {
 	})
 }
 
-// madeData writes x.npy and y.npy for builtin:dense-100-64-1, and returns the path of x.npy.
-func madeData(t *testing.T, samples int) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, width := range map[string]int{"x.npy": 100, "y.npy": 1} {
-		values := make([]float32, samples*width)
-		for i := range values {
-			values[i] = float32(i%17) / 17
-		}
-		file, err := os.Create(filepath.Join(dir, name))
-		require.NoError(t, err)
-		require.NoError(t, writeNPY(file, data.Array{Shape: []int{samples, width}, Values: values}))
-		require.NoError(t, file.Close())
-	}
-	return filepath.Join(dir, "x.npy")
-}
-
 // TestChoiceThatRounds resumes trainings with the single-threaded executor, which rounds
 // differently with several steps per execution, and with another number of threads.
 //
 //lane:skip race (sets oneDNN itself)
 func TestChoiceThatRounds(t *testing.T) {
-	dir, x := t.TempDir(), madeData(t, 340) // ten batches, and a smaller one
+	const n = 340 // ten batches, and a smaller one
+	dir, samples := t.TempDir(), writeArrays(t,
+		data.Field{Name: "x", Array: data.Array{Shape: []int{n, 100}, Values: ramp(n * 100)}},
+		data.Field{Name: "y", Array: data.Array{Shape: []int{n, 1}, Values: ramp(n)}})
 	run := func(name, epochs string, choice *autotune.Configuration, env string, flags ...string) (string, error) {
 		t.Helper()
-		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", x, "--epochs", epochs,
+		cmd := program(t, append([]string{"fit", "--model", "builtin:dense-100-64-1", "--data", samples, "--epochs", epochs,
 			"--seed", "3", "--resume", "--auto", "on",
 			"--checkpoints", filepath.Join(dir, name), "--out", filepath.Join(dir, name+"-model")}, flags...)...)
 		cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+filepath.Join(dir, "none"))

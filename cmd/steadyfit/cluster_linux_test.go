@@ -49,11 +49,10 @@ func TestIndexedJobInNamespaces(t *testing.T) {
 	require.NoError(t, err)
 	cmd := exec.Command("unshare", "-n", "-m", "sh", "-c", inNamespaces, os.Args[0])
 	cmd.Env = append(os.Environ(), argsEnv+"="+string(arguments), "DIR="+dir)
-	for _, e := range decode[kubernetesJob](t, manifests(t,
-		"indexed-job.yaml")["Job"]).Spec.Template.Spec.Containers[0].Env {
-		if e.Value != "" {
-			cmd.Env = append(cmd.Env, e.Name+"="+e.Value)
-		}
+	environment := indexedEnvironment(t, 0)
+	delete(environment, "PET_NODE_RANK")
+	for name, value := range environment {
+		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	out, err = cmd.CombinedOutput()
 	logs := make([]string, 2)

@@ -16,10 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
 
 	"steadyfit/data"
-	"steadyfit/internal/testkit"
 	"steadyfit/memory"
 )
 
@@ -112,33 +110,4 @@ func TestHostileInputs(t *testing.T) {
 			}
 		})
 	}
-}
-
-// FuzzConfig reads a configuration.
-func FuzzConfig(f *testing.F) {
-	f.Add([]byte("epochs: 3\nlearning-rate: 1e-3\nvisible-gpus: [0, 1]\n"))
-	f.Add([]byte("shuffle: false\n? {a: b}\n: c\n"))
-	f.Add([]byte("a: &a [x, x]\nb: &b [*a, *a]\nepochs: [*b, *b]\n"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		if len(text) > int(maxConfig) {
-			return // the file is not read
-		}
-		var values map[string]string
-		var err error
-		testkit.Allocates(t, 4<<20+4096*len(text), func() { values, err = parseConfig("fuzz.yaml", text) })
-		if err != nil {
-			require.Equal(t, exitUsage, exitCode(err))
-			require.ErrorContains(t, err, "configuration fuzz.yaml")
-			return
-		}
-		for name := range values {
-			require.True(t, flagNames()[name], name)
-		}
-		// A file that has the same values as text gives the same result.
-		again, err := yaml.Marshal(values)
-		require.NoError(t, err)
-		read, err := parseConfig("fuzz.yaml", again)
-		require.NoError(t, err)
-		require.Equal(t, values, read)
-	})
 }

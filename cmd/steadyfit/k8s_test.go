@@ -22,125 +22,64 @@ import (
 	"steadyfit/memory"
 )
 
-// container has the fields of a pod's container that the tests check.
-type container struct {
-	Name      string
-	Args      []string
-	Resources struct {
-		Requests, Limits map[string]string
-	}
-	Env []struct {
-		Name, Value string
-		ValueFrom   struct {
-			FieldRef struct {
-				FieldPath string `yaml:"fieldPath"`
-			} `yaml:"fieldRef"`
-		} `yaml:"valueFrom"`
-	}
-	VolumeMounts []mount `yaml:"volumeMounts"`
-}
+// object is an object of a manifest, or a part of one.
+type object = map[string]any
 
-type mount struct {
-	Name string
-	Path string `yaml:"mountPath"`
-}
-
-type pod struct {
-	Metadata struct{ Labels map[string]string }
-	Spec     struct {
-		Subdomain      string
-		RestartPolicy  string      `yaml:"restartPolicy"`
-		Grace          int         `yaml:"terminationGracePeriodSeconds"`
-		InitContainers []container `yaml:"initContainers"`
-		Containers     []container
-		Volumes        []struct {
-			Name                  string
-			PersistentVolumeClaim *yaml.Node `yaml:"persistentVolumeClaim"`
-		}
-	}
-}
-
-// kept reports whether a path is on a volume that outlives the pod.
-func (p *pod) kept(path string) bool {
-	return slices.ContainsFunc(p.Spec.Containers[0].VolumeMounts, func(m mount) bool {
-		for _, v := range p.Spec.Volumes {
-			if v.Name == m.Name && v.PersistentVolumeClaim != nil && strings.HasPrefix(path, m.Path+"/") {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-type kubernetesJob struct {
-	Completions, Parallelism int
-	CompletionMode           string `yaml:"completionMode"`
-	PodFailurePolicy         struct {
-		Rules []struct {
-			Action      string
-			OnExitCodes *struct {
-				Operator string
-				Values   []int
-			} `yaml:"onExitCodes"`
-			OnPodConditions []struct{ Type, Status string } `yaml:"onPodConditions"`
-		}
-	} `yaml:"podFailurePolicy"`
-	Template pod
-}
-
-// checkFailures asserts that a job retries a failure only if it may not occur again. The interrupt
-// of a rank ends all ranks, and does not count.
-func (j *kubernetesJob) checkFailures(t *testing.T, ranks bool) {
-	t.Helper()
-	assert.Equal(t, "Never", j.Template.Spec.RestartPolicy, "podFailurePolicy requires it")
-	rules := j.PodFailurePolicy.Rules
-	if ranks {
-		require.Len(t, rules, 3)
-		assert.Equal(t, "Ignore", rules[2].Action)
-		assert.Equal(t, []int{exitInterrupted}, rules[2].OnExitCodes.Values)
-		rules = rules[:2]
-	}
-	require.Len(t, rules, 2)
-	require.NotNil(t, rules[0].OnExitCodes)
-	assert.Equal(t, "FailJob", rules[0].Action)
-	assert.Equal(t, "In", rules[0].OnExitCodes.Operator)
-	assert.Equal(t, []int{exitUsage, exitEnvironment, exitDiverged}, rules[0].OnExitCodes.Values,
-		"all others are tried again")
-	assert.Equal(t, "Ignore", rules[1].Action)
-	assert.Equal(t, "True", rules[1].OnPodConditions[0].Status)
-}
-
-// manifests decodes the objects of a file of examples/k8s by kind.
-func manifests(t *testing.T, file string) map[string]*yaml.Node {
+// manifests reads the objects of a file of examples/k8s by kind.
+func manifests(t *testing.T, file string) map[string]object {
 	t.Helper()
 	text, err := os.Open(filepath.Join("../../examples/k8s", file))
 	require.NoError(t, err)
 	defer text.Close()
-	kinds := map[string]*yaml.Node{}
+	kinds := map[string]object{}
 	for d := yaml.NewDecoder(text); ; {
-		var node yaml.Node
-		err := d.Decode(&node)
+		var o object
+		err := d.Decode(&o)
 		if errors.Is(err, io.EOF) {
 			return kinds
 		}
 		require.NoError(t, err)
-		var object struct{ Kind string }
-		require.NoError(t, node.Decode(&object))
-		kinds[object.Kind] = &node
+		kinds[o["kind"].(string)] = o
 	}
 }
 
-func decode[T any](t *testing.T, node *yaml.Node) (object struct {
-	Metadata struct{ Name string }
-	Spec     T
-}) {
+// at returns a part of an object, as in "spec.containers.0.name".
+func at[T any](t *testing.T, o any, path string) T {
 	t.Helper()
-	require.NotNil(t, node)
-	require.NoError(t, node.Decode(&object))
-	return object
+	for name := range strings.SplitSeq(path, ".") {
+		if list, ok := o.([]any); ok {
+			i, err := strconv.Atoi(name)
+			require.NoError(t, err, path)
+			require.Less(t, i, len(list), path)
+			o = list[i]
+			continue
+		}
+		require.IsType(t, object{}, o, path)
+		o = o.(object)[name]
+	}
+	value, ok := o.(T)
+	require.True(t, ok, "%s is %v", path, o)
+	return value
 }
 
-// parsed returns the command that a container runs, with its parsed flags.
+// checkFailures asserts that a job retries a failure only if it may not occur again. The interrupt
+// of a rank ends all ranks, and does not count.
+func checkFailures(t *testing.T, job object, ranks bool) {
+	t.Helper()
+	assert.Equal(t, "Never", at[string](t, job, "template.spec.restartPolicy"), "podFailurePolicy requires it")
+	want := []any{
+		object{"action": "FailJob",
+			"onExitCodes": object{"operator": "In", "values": []any{exitUsage, exitEnvironment, exitDiverged}}},
+		object{"action": "Ignore", "onPodConditions": []any{object{"type": "DisruptionTarget", "status": "True"}}},
+	}
+	if ranks {
+		want = append(want, object{"action": "Ignore",
+			"onExitCodes": object{"operator": "In", "values": []any{exitInterrupted}}})
+	}
+	assert.Equal(t, want, at[[]any](t, job, "podFailurePolicy.rules"), "all others are tried again")
+}
+
+// parsed returns the command with these arguments, with its parsed flags.
 func parsed(t *testing.T, args []string) *cobra.Command {
 	t.Helper()
 	root := newRoot(newSettings(), io.Discard, io.Discard)
@@ -151,133 +90,140 @@ func parsed(t *testing.T, args []string) *cobra.Command {
 	return cmd
 }
 
-// The arguments of the job in docs/how-to/containers.md are flags, its exit codes are those of
-// the program, and its output is on a volume that outlives a pod.
-func TestKubernetesJob(t *testing.T) {
-	job := decode[kubernetesJob](t, manifests(t, "job.yaml")["Job"]).Spec
-	job.checkFailures(t, false)
-	pod := job.Template.Spec
-	require.Len(t, pod.Containers, 1)
-	fit := pod.Containers[0]
-	cmd := parsed(t, fit.Args)
-	assert.Equal(t, "fit", cmd.Name())
-	for _, c := range pod.InitContainers {
-		assert.Equal(t, "doctor", parsed(t, c.Args).Name())
+// container returns the command of a container, with its parsed flags.
+func container(t *testing.T, c any) *cobra.Command {
+	t.Helper()
+	var args []string
+	for _, arg := range at[[]any](t, c, "args") {
+		args = append(args, fmt.Sprint(arg))
 	}
-	flag := func(name string) string {
+	return parsed(t, args)
+}
+
+// checkFit asserts that the only container of a pod runs fit, which resumes, is supervised, and writes only to
+// volumes that outlive the pod. It returns the flags.
+func checkFit(t *testing.T, pod object) (flag func(name string) string) {
+	t.Helper()
+	require.Len(t, at[[]any](t, pod, "spec.containers"), 1)
+	cmd := container(t, at[object](t, pod, "spec.containers.0"))
+	assert.Equal(t, "fit", cmd.Name())
+	flag = func(name string) string {
 		f := cmd.Flags().Lookup(name)
 		require.NotNil(t, f, name)
 		require.True(t, f.Changed, "--%s is not given", name)
 		return f.Value.String()
 	}
 	assert.Equal(t, "5m", flag("supervise"))
-	for _, name := range []string{"resume", "memory-growth"} {
-		assert.Equal(t, "true", flag(name), name)
+	assert.Equal(t, "true", flag("resume"))
+	assert.GreaterOrEqual(t, at[int](t, pod, "spec.terminationGracePeriodSeconds"), 60)
+	for _, name := range []string{"model", "data", "checkpoints", "history", "out"} {
+		assert.True(t, slices.ContainsFunc(at[[]any](t, pod, "spec.containers.0.volumeMounts"), func(m any) bool {
+			return strings.HasPrefix(flag(name), m.(object)["mountPath"].(string)+"/") &&
+				slices.ContainsFunc(at[[]any](t, pod, "spec.volumes"), func(v any) bool {
+					return v.(object)["name"] == m.(object)["name"] && v.(object)["persistentVolumeClaim"] != nil
+				})
+		}), "--%s=%s is not on a volume that outlives a pod", name, flag(name))
 	}
+	return flag
+}
+
+// The arguments of the job in docs/how-to/containers.md are flags, its exit codes are those of
+// the program, and its output is on a volume that outlives a pod.
+func TestKubernetesJob(t *testing.T) {
+	job := at[object](t, manifests(t, "job.yaml")["Job"], "spec")
+	checkFailures(t, job, false)
+	pod := at[object](t, job, "template")
+	flag := checkFit(t, pod)
+	for _, c := range at[[]any](t, pod, "spec.initContainers") {
+		assert.Equal(t, "doctor", container(t, c).Name())
+	}
+	assert.Equal(t, "true", flag("memory-growth"))
 	size, of, _ := strings.Cut(flag("memory-budget"), ":")
 	assert.Equal(t, "cgroup", of)
 	budget, err := texts.ParseBytes[memory.Bytes](size)
 	require.NoError(t, err)
-	limit, err := texts.ParseBytes[memory.Bytes](fit.Resources.Limits["memory"] + "B")
+	limits := at[object](t, pod, "spec.containers.0.resources.limits")
+	limit, err := texts.ParseBytes[memory.Bytes](limits["memory"].(string) + "B")
 	require.NoError(t, err)
 	assert.Less(t, budget, limit*19/20, "what comes within a step has to fit between budget and limit")
 	assert.Greater(t, budget, limit/2)
-	assert.Equal(t, fit.Resources.Limits["memory"], fit.Resources.Requests["memory"])
-	assert.Equal(t, "1", fit.Resources.Limits["nvidia.com/gpu"])
+	assert.Equal(t, limits["memory"], at[string](t, pod, "spec.containers.0.resources.requests.memory"))
+	assert.Equal(t, 1, limits["nvidia.com/gpu"])
+}
 
-	for _, name := range []string{"model", "data", "checkpoints", "history", "out"} {
-		path := flag(name)
-		assert.True(t, job.Template.kept(path), "--%s=%s is not on a volume that outlives a pod", name, path)
+// indexedEnvironment returns the variables of a pod of the Indexed Job.
+func indexedEnvironment(t *testing.T, rank int) map[string]string {
+	env := map[string]string{}
+	job := manifests(t, "indexed-job.yaml")["Job"]
+	for _, e := range at[[]any](t, job, "spec.template.spec.containers.0.env") {
+		name := at[string](t, e, "name")
+		if value, ok := e.(object)["value"].(string); ok {
+			env[name] = value
+			continue
+		}
+		assert.Equal(t, "metadata.annotations['batch.kubernetes.io/job-completion-index']",
+			at[string](t, e, "valueFrom.fieldRef.fieldPath"))
+		env[name] = strconv.Itoa(rank)
 	}
+	return env
 }
 
 // The pods of the manifests for several machines are the ranks of one cluster, and a policy admits
 // only them to their ports.
 func TestKubernetesClusters(t *testing.T) {
 	indexed := manifests(t, "indexed-job.yaml")
-	job := decode[kubernetesJob](t, indexed["Job"])
-	service := decode[struct {
-		ClusterIP string `yaml:"clusterIP"`
-		Publish   bool   `yaml:"publishNotReadyAddresses"`
-		Selector  map[string]string
-	}](t, indexed["Service"])
-	job.Spec.checkFailures(t, true)
-	assert.Equal(t, "Indexed", job.Spec.CompletionMode)
-	assert.Equal(t, job.Spec.Completions, job.Spec.Parallelism, "the ranks run at the same time")
-	assert.Equal(t, "None", service.Spec.ClusterIP)
-	assert.True(t, service.Spec.Publish)
-	assert.Equal(t, job.Spec.Template.Metadata.Labels, service.Spec.Selector)
-	assert.Equal(t, service.Metadata.Name, job.Spec.Template.Spec.Subdomain,
+	job, service := at[object](t, indexed["Job"], "spec"), at[object](t, indexed["Service"], "spec")
+	checkFailures(t, job, true)
+	assert.Equal(t, "Indexed", job["completionMode"])
+	assert.Equal(t, job["completions"], job["parallelism"], "the ranks run at the same time")
+	assert.Equal(t, "None", service["clusterIP"])
+	assert.Equal(t, true, service["publishNotReadyAddresses"])
+	assert.Equal(t, at[object](t, job, "template.metadata.labels"), service["selector"])
+	domain := at[string](t, indexed["Service"], "metadata.name")
+	assert.Equal(t, domain, at[string](t, job, "template.spec.subdomain"),
 		"pods have names only in the domain of the service")
+	name := at[string](t, indexed["Job"], "metadata.name")
 
 	tf := manifests(t, "tfjob.yaml")
-	tfJob := decode[struct {
-		Specs map[string]struct {
-			Replicas      int
-			RestartPolicy string `yaml:"restartPolicy"`
-			Template      pod
-		} `yaml:"tfReplicaSpecs"`
-	}](t, tf["TFJob"])
-	require.Len(t, tfJob.Spec.Specs, 1)
-	worker := tfJob.Spec.Specs["Worker"]
-	assert.Equal(t, "tensorflow", worker.Template.Spec.Containers[0].Name, "the operator adds TF_CONFIG to this container")
-	assert.Equal(t, "ExitCode", worker.RestartPolicy, "codes below 128 are not retried")
+	workers := at[object](t, tf["TFJob"], "spec.tfReplicaSpecs")
+	require.Len(t, workers, 1)
+	worker := at[object](t, workers, "Worker")
+	assert.Equal(t, "tensorflow", at[string](t, worker, "template.spec.containers.0.name"),
+		"the operator adds TF_CONFIG to this container")
+	assert.Equal(t, "ExitCode", worker["restartPolicy"], "codes below 128 are not retried")
 	assert.GreaterOrEqual(t, exitInterrupted, 128)
+	tfName := at[string](t, tf["TFJob"], "metadata.name")
 
 	trainer := manifests(t, "trainjob.yaml")
-	runtime := decode[struct {
-		Template struct {
-			Spec struct {
-				Jobs []struct {
-					Name     string
-					Template struct{ Spec kubernetesJob }
-				} `yaml:"replicatedJobs"`
-			}
-		}
-	}](t, trainer["TrainingRuntime"])
-	trainJob := decode[struct {
-		RuntimeRef struct{ Kind, Name string } `yaml:"runtimeRef"`
-		Trainer    struct {
-			Nodes int `yaml:"numNodes"`
-			Args  []string
-		}
-	}](t, trainer["TrainJob"])
-	assert.Equal(t, "TrainingRuntime", trainJob.Spec.RuntimeRef.Kind)
-	assert.Equal(t, runtime.Metadata.Name, trainJob.Spec.RuntimeRef.Name)
-	nodes := runtime.Spec.Template.Spec.Jobs[0]
-	nodes.Template.Spec.checkFailures(t, true)
-	node := nodes.Template.Spec.Template
-	assert.Equal(t, "node", nodes.Name)
-	assert.Equal(t, "node", node.Spec.Containers[0].Name, "Trainer adds its variables to this container")
-	node.Spec.Containers[0].Args = trainJob.Spec.Trainer.Args
+	trainJob := at[object](t, trainer["TrainJob"], "spec")
+	assert.Equal(t, "TrainingRuntime", at[string](t, trainJob, "runtimeRef.kind"))
+	assert.Equal(t, at[string](t, trainer["TrainingRuntime"], "metadata.name"), at[string](t, trainJob, "runtimeRef.name"))
+	nodes := at[object](t, trainer["TrainingRuntime"], "spec.template.spec.replicatedJobs.0")
+	checkFailures(t, at[object](t, nodes, "template.spec"), true)
+	node := at[object](t, nodes, "template.spec.template")
+	assert.Equal(t, "node", nodes["name"])
+	assert.Equal(t, "node", at[string](t, node, "spec.containers.0.name"), "Trainer adds its variables to this container")
+	at[object](t, node, "spec.containers.0")["args"] = at[[]any](t, trainJob, "trainer.args")
+	trainName, numNodes := at[string](t, trainer["TrainJob"], "metadata.name"), at[int](t, trainJob, "trainer.numNodes")
 
 	for _, c := range []struct {
-		kinds map[string]*yaml.Node
+		kinds map[string]object
 		ranks int
-		pod   pod
+		pod   object
 		env   func(rank int) map[string]string
 		want  []string
 	}{
-		{indexed, job.Spec.Completions, job.Spec.Template, func(rank int) map[string]string {
-			env := map[string]string{}
-			for _, e := range job.Spec.Template.Spec.Containers[0].Env {
-				env[e.Name] = e.Value
-				if e.ValueFrom.FieldRef.FieldPath == "metadata.annotations['batch.kubernetes.io/job-completion-index']" {
-					env[e.Name] = strconv.Itoa(rank)
-				}
-			}
-			return env
-		}, []string{job.Metadata.Name + "-0." + service.Metadata.Name + ":2222", job.Metadata.Name + "-1." +
-			service.Metadata.Name + ":2222"}},
-		{tf, worker.Replicas, worker.Template, func(rank int) map[string]string {
+		{indexed, at[int](t, job, "completions"), at[object](t, job, "template"),
+			func(rank int) map[string]string { return indexedEnvironment(t, rank) },
+			[]string{name + "-0." + domain + ":2222", name + "-1." + domain + ":2222"}},
+		{tf, at[int](t, worker, "replicas"), at[object](t, worker, "template"), func(rank int) map[string]string {
 			return map[string]string{"TF_CONFIG": fmt.Sprintf(`{"cluster":{"worker":["%[1]s-worker-0.ns.svc:2222","%[1]s-worker-1.ns.svc:2222"]},"task":{"type":"worker","index":%[2]d},"environment":"cloud"}`,
-				tfJob.Metadata.Name, rank)}
+				tfName, rank)}
 		}, []string{"fine-tune-worker-0.ns.svc:2222", "fine-tune-worker-1.ns.svc:2222"}},
-		{trainer, trainJob.Spec.Trainer.Nodes, node, func(rank int) map[string]string {
-			name := trainJob.Metadata.Name
-			return map[string]string{"PET_NNODES": strconv.Itoa(trainJob.Spec.Trainer.Nodes), "PET_NPROC_PER_NODE": "4",
+		{trainer, numNodes, node, func(rank int) map[string]string {
+			return map[string]string{"PET_NNODES": strconv.Itoa(numNodes), "PET_NPROC_PER_NODE": "4",
 				"PET_NODE_RANK":   strconv.Itoa(rank),
-				"PET_MASTER_ADDR": name + "-node-0-0." + name, "PET_MASTER_PORT": "29500"}
+				"PET_MASTER_ADDR": trainName + "-node-0-0." + trainName, "PET_MASTER_PORT": "29500"}
 		}, []string{"fine-tune-node-0-0.fine-tune:29500", "fine-tune-node-0-1.fine-tune:29500"}},
 	} {
 		require.Len(t, c.want, c.ranks)
@@ -292,44 +238,13 @@ func TestKubernetesClusters(t *testing.T) {
 			_, port, err = net.SplitHostPort(got.Workers[rank])
 			require.NoError(t, err)
 		}
-		checkPolicy(t, c.kinds["NetworkPolicy"], c.pod.Metadata.Labels, port)
-
-		require.NotEmpty(t, c.pod.Metadata.Labels)
-		assert.GreaterOrEqual(t, c.pod.Spec.Grace, 60)
-		require.Len(t, c.pod.Spec.Containers, 1)
-		cmd := parsed(t, c.pod.Spec.Containers[0].Args)
-		assert.Equal(t, "fit", cmd.Name())
-		for name, want := range map[string]string{"supervise": "5m", "resume": "true"} {
-			assert.Equal(t, want, cmd.Flags().Lookup(name).Value.String(), name)
-		}
-		for _, name := range []string{"model", "data", "checkpoints", "history", "out"} {
-			path := cmd.Flags().Lookup(name).Value.String()
-			assert.True(t, c.pod.kept(path), "--%s=%s is not on a volume that outlives a pod", name, path)
-		}
+		number, err := strconv.Atoi(port)
+		require.NoError(t, err)
+		pods := object{"podSelector": object{"matchLabels": at[object](t, c.pod, "metadata.labels")}}
+		require.NotEmpty(t, at[object](t, c.pod, "metadata.labels"))
+		assert.Equal(t, object{"podSelector": pods["podSelector"], "policyTypes": []any{"Ingress"}, "ingress": []any{object{
+			"from": []any{pods}, "ports": []any{object{"protocol": "TCP", "port": number}}}}},
+			at[object](t, c.kinds["NetworkPolicy"], "spec"), "only these pods reach the port")
+		checkFit(t, c.pod)
 	}
-}
-
-// checkPolicy asserts that a policy admits the pods with these labels, and no others, to a port.
-func checkPolicy(t *testing.T, node *yaml.Node, labels map[string]string, port string) {
-	t.Helper()
-	type selector struct {
-		Labels map[string]string `yaml:"matchLabels"`
-	}
-	policy := decode[struct {
-		Pods    selector `yaml:"podSelector"`
-		Types   []string `yaml:"policyTypes"`
-		Ingress []struct {
-			From []struct {
-				Pods selector `yaml:"podSelector"`
-			}
-			Ports []struct{ Port string }
-		}
-	}](t, node).Spec
-	assert.Equal(t, labels, policy.Pods.Labels)
-	assert.Equal(t, []string{"Ingress"}, policy.Types)
-	require.Len(t, policy.Ingress, 1)
-	require.Len(t, policy.Ingress[0].From, 1)
-	assert.Equal(t, labels, policy.Ingress[0].From[0].Pods.Labels)
-	require.Len(t, policy.Ingress[0].Ports, 1)
-	assert.Equal(t, port, policy.Ingress[0].Ports[0].Port)
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -166,6 +165,14 @@ type whole struct {
 	took    time.Duration
 }
 
+// requireOutcome asserts that a run has the result of an undisturbed one, bit for bit.
+func (r trial) requireOutcome(t *testing.T, name string, want whole) {
+	t.Helper()
+	weights, losses := r.outcome(t, name)
+	require.Equal(t, want.losses, losses, name)
+	require.True(t, bytes.Equal(want.weights, weights), "%s: the weights differ", name)
+}
+
 var wholeRuns = map[string]whole{}
 
 // undisturbed returns the undisturbed training, which runs once for all tests.
@@ -219,46 +226,29 @@ func killsOr(t *testing.T, n int) int {
 }
 
 func killAndResume(t *testing.T, model string, kills int) {
-	r := trial{t.TempDir(), model}
-	want := undisturbedOn(t, model)
-
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d; an undisturbed run takes %v", seed, want.took.Round(time.Millisecond))
-	random := rand.New(rand.NewPCG(seed, 0))
-	for run, killed := 0, 0; killed < kills; run++ {
+	r, want := trial{t.TempDir(), model}, undisturbedOn(t, model)
+	d := newDisturbance(t, kills, want.took)
+	for run := 0; d.killed < kills; run++ {
 		name := "run" + strconv.Itoa(run)
-		for {
+		for done := false; !done; {
 			cmd := r.fit(t, name)
 			var output bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &output, &output
 			require.NoError(t, cmd.Start())
-			done := make(chan error, 1)
-			go func() { done <- cmd.Wait() }()
-			var stop <-chan time.Time
-			if killed < kills {
-				stop = time.After(time.Duration(random.Float64() * float64(want.took) * 0.6))
+			after := time.Duration(d.random.Float64() * float64(want.took) * 0.6)
+			if d.killed == kills {
+				after = time.Hour
 			}
-			var err error
-			select {
-			case err = <-done:
-			case <-stop:
-				// The run may have ended in the meantime, which is no failure.
-				if err := cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
-					require.NoError(t, err)
-				}
-				err = <-done
+			timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may have ended
+			err := cmd.Wait()
+			timer.Stop()
+			if done = cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL; done {
+				require.NoError(t, err, "after %d kills: %s", d.killed, &output)
+			} else {
+				d.killed++
 			}
-			var exit *exec.ExitError
-			if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
-				killed++
-				continue
-			}
-			require.NoError(t, err, "after %d kills: %s", killed, &output)
-			break
 		}
-		weights, losses := r.outcome(t, name)
-		assert.Equal(t, want.losses, losses, "%s, %d kills so far", name, killed)
-		assert.True(t, bytes.Equal(want.weights, weights), "%s: the weights differ", name)
+		r.requireOutcome(t, name, want)
 	}
 }
 
@@ -286,9 +276,7 @@ func killSupervised(t *testing.T, model string, kills int) {
 		name := "run" + strconv.Itoa(run)
 		cmd := r.fit(t, name, "--supervise="+deadline.String())
 		d.run(t, cmd, func() (int, syscall.Signal) { return childOf(cmd.Process.Pid), signals[d.killed%len(signals)] })
-		weights, losses := r.outcome(t, name)
-		assert.Equal(t, want.losses, losses, "%s, %d kills so far", name, d.killed)
-		assert.True(t, bytes.Equal(want.weights, weights), "%s: the weights differ", name)
+		r.requireOutcome(t, name, want)
 		t.Logf("%d runs, %d of %d kills", run+1, d.killed, kills)
 	}
 }
@@ -383,9 +371,7 @@ func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
 		}
 	}
 	require.NoError(t, <-done, "%s", &output)
-	weights, losses := r.outcome(t, "run")
-	assert.Equal(t, want.losses, losses)
-	assert.True(t, bytes.Equal(want.weights, weights), "the weights differ")
+	r.requireOutcome(t, "run", want)
 }
 
 // childOf returns the first child of a process; 0 if it has none.

@@ -91,10 +91,6 @@ func readConfig(path string) (map[string]string, error) {
 	if err != nil {
 		return nil, usagef("--config: %w", err)
 	}
-	return parseConfig(path, text)
-}
-
-func parseConfig(path string, text []byte) (map[string]string, error) {
 	var document map[string]yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
 		return nil, usagef("configuration %s: expected one mapping of flag names to values: %w", path, err)

@@ -114,7 +114,12 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 			t.Parallel() // the test mostly waits
 			root := t.TempDir()
 			disk := smallDiskAt(t, filepath.Join(root, "disk"))
-			writeDigits(t, filepath.Join(root, "data"))
+			train, _, err := data.Builtin("digits")
+			require.NoError(t, err)
+			for b, err := range train.Batches(data.Pass{Batch: train.Len()}) {
+				require.NoError(t, err)
+				require.NoError(t, os.Rename(writeArrays(t, b.Fields...), filepath.Join(root, "data")))
+			}
 			history, ckpt := filepath.Join(root, "history.jsonl"), filepath.Join(root, "ckpt")
 			cmd := program(t, "fit", "--model", "builtin:digits", "--data", filepath.Join(root, "data"), "--epochs", "1000",
 				"--checkpoints", ckpt,
@@ -194,21 +199,4 @@ func childMaps(t *testing.T, pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", children[0]))
 	require.NoError(t, err)
 	return string(text)
-}
-
-// writeDigits writes the built-in digits to a folder of arrays.
-func writeDigits(t *testing.T, dir string) {
-	t.Helper()
-	train, _, err := data.Builtin("digits")
-	require.NoError(t, err)
-	require.NoError(t, os.Mkdir(dir, 0o777))
-	for b, err := range train.Batches(data.Pass{Batch: train.Len()}) {
-		require.NoError(t, err)
-		for _, f := range b.Fields {
-			file, err := os.Create(filepath.Join(dir, f.Name+".npy"))
-			require.NoError(t, err)
-			require.NoError(t, writeNPY(file, f.Array))
-			require.NoError(t, file.Close())
-		}
-	}
 }
