@@ -3,15 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,7 +16,6 @@ import (
 	"steadyfit/fit"
 	"steadyfit/gpuopts"
 	"steadyfit/internal/autotune"
-	"steadyfit/internal/tfprocess"
 )
 
 // won changes a measurement in a cache folder so that it is far better than all others, independent of
@@ -120,38 +115,6 @@ func TestMeasuredChoice(t *testing.T) {
 	run("unstacked", "none", "--epochs", "4", "--auto", "off")
 	assert.True(t, bytes.Equal(weights("stacked"), weights("unstacked")))
 
-	// A child process with another allocator also gives the same bits.
-	t.Run("jemalloc", func(t *testing.T) {
-		if _, err := tfprocess.FindAllocator(tfprocess.Jemalloc); err != nil {
-			t.Skip(err)
-		}
-		// The base is stored, too. Without it, a setting that is measured now could be added before the allocator.
-		won(t, cache, autotune.Configuration{StepsPerExecution: 30, Allocator: tfprocess.Jemalloc})
-		cmd := trained("preloaded", "cache", "--epochs", "10000000", "--every", "30steps")
-		var output bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &output, &output
-		require.NoError(t, cmd.Start())
-		assert.Eventually(t, func() bool {
-			ready, err := filepath.Glob(filepath.Join(dir, "preloaded", "ckpt-*"))
-			return err == nil && len(ready) > 0
-		}, time.Minute, 2*time.Millisecond)
-		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", childOf(cmd.Process.Pid)))
-		require.NoError(t, err)
-		require.NoError(t, cmd.Process.Signal(os.Interrupt))
-		var exit *exec.ExitError
-		require.ErrorAs(t, cmd.Wait(), &exit, "%s", &output)
-		assert.Equal(t, exitInterrupted, exit.ExitCode(), "%s", &output)
-		assert.Contains(t, string(maps), "libjemalloc.so.2")
-		assert.Equal(t, 1, strings.Count(output.String(), "auto: "), "%s", &output)
-		assert.Contains(t, output.String(), "auto: 30 steps per execution, jemalloc: ")
-		found, err := fit.Checkpoints(filepath.Join(dir, "preloaded"))
-		require.NoError(t, err)
-		require.NotEmpty(t, found)
-		epochs := strconv.Itoa(found[0].Epochs + 2)
-		run("preloaded", "none", "--epochs", epochs, "--resume")
-		run("unloaded", "none", "--epochs", epochs, "--auto", "off")
-		assert.True(t, bytes.Equal(weights("preloaded"), weights("unloaded")))
-	})
 }
 
 // TestChoiceThatRounds resumes trainings with the single-threaded executor, which rounds

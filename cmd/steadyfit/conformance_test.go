@@ -1,14 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -46,7 +43,6 @@ func TestTrainsAsKerasFit(t *testing.T) {
 			at("out")}, arguments...)...).CombinedOutput()
 		assert.NoError(t, err, "%s: %s", folder.Name(), out)
 	}
-	trainsOnTexts(t, filepath.Join(dir, "text_classifier"))
 
 	if page != "" {
 		options = append(options, "--table", page)
@@ -58,41 +54,4 @@ func TestTrainsAsKerasFit(t *testing.T) {
 	for _, row := range rows {
 		assert.Empty(t, row.Problem, row.Case)
 	}
-}
-
-// trainsOnTexts trains a case whose data is a table of texts on the same texts as arrays and as JSON lines, and
-// requires the same losses.
-func trainsOnTexts(t *testing.T, dir string) {
-	t.Helper()
-	at := func(name string) string { return filepath.Join(dir, name) }
-	table, err := os.Open(at("train.csv"))
-	require.NoError(t, err)
-	defer table.Close()
-	rows, err := csv.NewReader(table).ReadAll()
-	require.NoError(t, err)
-	var lines bytes.Buffer
-	for _, row := range rows[1:] {
-		y, err := strconv.Atoi(row[1])
-		require.NoError(t, err)
-		require.NoError(t, json.NewEncoder(&lines).Encode(map[string]any{"x": row[0], "y": y}))
-	}
-	require.NoError(t, os.WriteFile(at("train.jsonl"), lines.Bytes(), 0o600))
-	losses := func(history string) (found []float64) {
-		text, err := os.ReadFile(at(history))
-		require.NoError(t, err)
-		for line := range bytes.Lines(text) {
-			var record struct{ Loss float64 }
-			require.NoError(t, json.Unmarshal(line, &record))
-			found = append(found, record.Loss)
-		}
-		return found
-	}
-	for _, name := range []string{"train.npz", "train.jsonl"} {
-		out, err := program(t, "fit", "--model", at("model"), "--data", at(name), "--label", "y", "--history",
-			at(name+".history"), "--shuffle=false", "--batch", "16", "--epochs", "3").CombinedOutput()
-		require.NoError(t, err, "%s: %s", name, out)
-	}
-	require.Len(t, losses("history.jsonl"), 3)
-	assert.Equal(t, losses("history.jsonl"), losses("train.npz.history"))
-	assert.Equal(t, losses("history.jsonl"), losses("train.jsonl.history"))
 }

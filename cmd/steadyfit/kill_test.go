@@ -94,28 +94,6 @@ func TestInterruptExitsWith130(t *testing.T) {
 	}
 }
 
-// A large budget changes only the first steps, which are trained in micro-batches and so add in
-// another order. This is true in this process and in an undisturbed child.
-func TestBudgetThatIsPlenty(t *testing.T) {
-	r := trial{dir: t.TempDir()}
-	last := func(losses []string) float64 {
-		require.Len(t, losses, 12)
-		loss, err := strconv.ParseFloat(strings.Fields(losses[11])[2], 64)
-		require.NoError(t, err)
-		return loss
-	}
-	loss := func(name string, flags ...string) float64 {
-		out, err := r.fit(t, name, flags...).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		require.NotContains(t, string(out), "continues in another process")
-		_, losses := r.outcome(t, name)
-		return last(losses)
-	}
-	want := last(undisturbed(t).losses)
-	assert.InEpsilon(t, want, loss("here", "--memory-budget", "8GiB", "--supervise=false"), 0.02)
-	assert.InEpsilon(t, want, loss("child", "--memory-budget", "8GiB"), 0.02)
-}
-
 // trial is a folder with runs of one training, each in its own folder.
 type trial struct {
 	dir   string
@@ -161,7 +139,6 @@ func (r trial) outcome(t *testing.T, name string) (weights []byte, losses []stri
 type whole struct {
 	weights []byte
 	losses  []string
-	history []byte
 	took    time.Duration
 }
 
@@ -175,12 +152,7 @@ func (r trial) requireOutcome(t *testing.T, name string, want whole) {
 
 var wholeRuns = map[string]whole{}
 
-// undisturbed returns the undisturbed training, which runs once for all tests.
-func undisturbed(t *testing.T) whole {
-	t.Helper()
-	return undisturbedOn(t, "")
-}
-
+// undisturbedOn returns the undisturbed training, which runs once for all tests.
 func undisturbedOn(t *testing.T, model string) whole {
 	t.Helper()
 	w, ok := wholeRuns[model]
@@ -193,8 +165,6 @@ func undisturbedOn(t *testing.T, model string) whole {
 		w.took = time.Since(started)
 		w.weights, w.losses = r.outcome(t, "whole")
 		require.Len(t, w.losses, 12)
-		w.history, err = os.ReadFile(filepath.Join(r.dir, "whole", "history.jsonl"))
-		require.NoError(t, err)
 		wholeRuns[model] = w
 	}
 	require.NotEmpty(t, w.losses, "it failed in the test that ran it")
@@ -328,50 +298,6 @@ func (d *disturbance) run(t *testing.T, cmd *exec.Cmd, next func() (pid int, sig
 			}
 		}
 	}
-}
-
-// TestKilledBeforeTheFirstCheckpoint kills supervised runs before their first checkpoint, when
-// the history already has lines. Each epoch must be in the history once. The lines of an earlier
-// training in the same file are gone.
-//
-//lane:skip race (ends processes)
-func TestKilledBeforeTheFirstCheckpoint(t *testing.T) {
-	r := trial{dir: t.TempDir()}
-	want := undisturbed(t)
-	path := filepath.Join(r.dir, "run", "history.jsonl")
-	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
-	require.NoError(t, os.WriteFile(path, want.history, 0o666))
-
-	cmd := r.fit(t, "run", "--every", "100epochs", "--supervise")
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	require.NoError(t, cmd.Start())
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	const kills = 3
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for killed, last := 0, 0; killed < kills; {
-		// Wait for a child, other than the killed one, that has written a line.
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		pid := childOf(cmd.Process.Pid)
-		earlier := bytes.Equal(text, want.history)
-		if lines := bytes.Count(text, []byte{'\n'}); earlier || lines == 0 || pid == 0 || pid == last {
-			select {
-			case err := <-done:
-				require.NoError(t, err, "%s", &output)
-				require.Fail(t, "it was too fast", "%d kills", killed)
-			case <-tick.C:
-				continue
-			}
-		}
-		if syscall.Kill(pid, syscall.SIGKILL) == nil {
-			killed, last = killed+1, pid
-		}
-	}
-	require.NoError(t, <-done, "%s", &output)
-	r.requireOutcome(t, "run", want)
 }
 
 // childOf returns the first child of a process; 0 if it has none.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -139,64 +138,34 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 }
 
 // The parent of a training never loads TensorFlow, even if it has read the model to see whether
-// its batches can be split, or starts several children.
+// its batches can be split, and starts several children.
 //
 //lane:skip race (ends processes)
 func TestParentIsSmall(t *testing.T) {
-	for name, flags := range map[string][]string{
-		"supervise":          {"--supervise"},
-		"process, and split": {"--supervise", "--reset", "process", "--on-oom", "microbatch"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			history := filepath.Join(dir, "history.jsonl")
-			cmd := program(t, append([]string{"fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs",
-				"1000000",
-				"--history", history, "--checkpoints", filepath.Join(dir, "ckpt")}, flags...)...)
-			var out bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, &out
-			require.NoError(t, cmd.Start())
-			defer func() {
-				require.NoError(t, cmd.Process.Signal(os.Interrupt))
-				require.Error(t, cmd.Wait())
-				assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode(), "%s", &out)
-			}()
-			waitForHistory(t, history)
-			maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
-			require.NoError(t, err)
-			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-			require.NoError(t, err)
-			assert.NotContains(t, string(maps), "libtensorflow")
-			kib := func(name string) (kib int) {
-				_, rest, _ := strings.Cut(string(status), name+":")
-				_, err := fmt.Sscan(rest, &kib)
-				require.NoError(t, err, name)
-				return kib
-			}
-			resident, anonymous := kib("VmRSS"), kib("RssAnon")
-			t.Logf("the parent uses %d KiB, %d KiB of it anonymous; the rest is pages of the program's file", resident,
-				anonymous)
-			if !raceDetector() { // the race detector keeps memory itself
-				assert.Less(t, anonymous, 16<<10) // the kernel decides how many pages of the file are resident
-			}
-			if !slices.Contains(flags, "process") { // without resets of the process, the child may have ended
-				assert.Contains(t, childMaps(t, cmd.Process.Pid), "libtensorflow", "so it would have been seen")
-			}
-		})
-	}
-}
-
-// childMaps returns the mappings of the only child of a process.
-func childMaps(t *testing.T, pid int) string {
-	t.Helper()
-	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	dir := t.TempDir()
+	history := filepath.Join(dir, "history.jsonl")
+	cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "1000000",
+		"--history", history, "--checkpoints", filepath.Join(dir, "ckpt"), "--supervise", "--reset", "process", "--on-oom",
+		"microbatch")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	require.NoError(t, cmd.Start())
+	defer func() {
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		require.Error(t, cmd.Wait())
+		assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode(), "%s", &out)
+	}()
+	waitForHistory(t, history)
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
 	require.NoError(t, err)
-	if len(lists) == 0 {
-		t.Skip("this kernel does not list the children of a process (CONFIG_PROC_CHILDREN)")
-	}
-	children := childrenOf(pid)
-	require.Len(t, children, 1)
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", children[0]))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
 	require.NoError(t, err)
-	return string(text)
+	assert.NotContains(t, string(maps), "libtensorflow")
+	if !raceDetector() { // the race detector keeps memory itself
+		anonymous := 0
+		_, rest, _ := strings.Cut(string(status), "RssAnon:")
+		_, err := fmt.Sscan(rest, &anonymous)
+		require.NoError(t, err)
+		assert.Less(t, anonymous, 16<<10, "KiB; the kernel decides how many pages of the file are resident")
+	}
 }
