@@ -28,6 +28,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/internal/cgroup"
 	"steadyfit/internal/child"
 	"steadyfit/internal/tfprocess"
 )
@@ -308,11 +309,7 @@ var scripts = map[string]script{
 		}
 		w.Alive(1)
 		for {
-			b := make([]byte, 8<<20)
-			for i := 0; i < len(b); i += os.Getpagesize() {
-				b[i] = 1
-			}
-			hogged = append(hogged, b)
+			hogged = append(hogged, bytes.Repeat([]byte{1}, 8<<20))
 		}
 	},
 }
@@ -835,21 +832,14 @@ func TestSuperviseStubbornOrphanIsKilled(t *testing.T) {
 // The crash of a child that the kernel kills for lack of memory in its control group is reported as
 // such.
 func TestSuperviseReportsTheOOMKiller(t *testing.T) {
-	groups, err := os.ReadFile("/proc/self/cgroup")
-	require.NoError(t, err)
-	parent, limit := "/sys/fs/cgroup", "memory.max"
-	for line := range strings.Lines(string(groups)) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		switch name, path, _ := strings.Cut(rest, ":"); name {
-		case "memory":
-			parent, limit = "/sys/fs/cgroup/memory"+path, "memory.limit_in_bytes"
-		case "":
-			if limit == "memory.max" {
-				parent += path
-			}
-		}
+	c, limit := cgroup.Find(os.DirFS("/"), "self", "memory"), "memory.max"
+	if c.Version == 1 {
+		limit = "memory.limit_in_bytes"
 	}
-	group, err := os.MkdirTemp(parent, "steadyfit-test-")
+	if len(c.Dirs) == 0 {
+		t.Skip("needs a control group for memory")
+	}
+	group, err := os.MkdirTemp(c.Dirs[0], "steadyfit-test-")
 	if err != nil {
 		t.Skipf("needs the right to make a control group: %v", err)
 	}

@@ -268,31 +268,6 @@ func childrenOf(pid int) (children []int) {
 	return children
 }
 
-// A training that fails at the start ends all ranks. launch returns the exit code of the ranks.
-//
-//lane:skip race (ends processes)
-func TestLaunchFails(t *testing.T) {
-	for _, c := range []struct {
-		flags []string
-		code  int
-		want  string
-	}{
-		{[]string{"--epochs", "0"}, exitUsage, "--epochs 0: expected at least 1"},
-		{[]string{"--data", "/no/such/file"}, exitUsage, "/no/such/file"},
-		{[]string{"--data", "/no/such/file", "--supervise"}, exitUsage, "/no/such/file"},
-		{[]string{"--epoch", "0"}, exitUsage, "unknown flag: --epoch; see steadyfit fit --help"},
-		{[]string{"--tensorflow", "/no/such/library"}, exitEnvironment, "/no/such/library"},
-	} {
-		dir := t.TempDir()
-		out, err := launchDigits(t, dir, c.flags...).CombinedOutput()
-		var exit *exec.ExitError
-		require.ErrorAs(t, err, &exit, "%v", c.flags)
-		assert.Equal(t, c.code, exit.ExitCode(), "%v: %s", c.flags, out)
-		assert.Contains(t, string(out), c.want)
-		assert.Empty(t, launched(t, dir))
-	}
-}
-
 // Signals reach all ranks, and no process outlives launch.
 //
 //lane:skip race (ends processes)
