@@ -145,26 +145,7 @@ func (r heavyRun) train() error {
 	if err != nil {
 		return err
 	}
-	n := 2 * batch
-	elements := 1
-	for _, d := range sample {
-		elements *= d
-	}
-	x, y := make([]float32, n*elements), make([]int64, n)
-	random := rand.New(rand.NewPCG(1, 2))
-	for i := range x {
-		x[i] = random.Float32()
-	}
-	for i := range y {
-		y[i] = random.Int64N(10)
-	}
-	labels := data.Array{Shape: []int{n}, Values: y}
-	if r.Dense {
-		labels = data.Array{Shape: []int{n, 1}, Values: make([]float32, n)}
-	}
-	ds, err := data.New("samples",
-		data.Field{Name: "x", Array: data.Array{Shape: append([]int{n}, sample...), Values: x}},
-		data.Field{Name: "y", Array: labels})
+	ds, err := randomSamples(2*batch, sample, r.Dense)
 	if err != nil {
 		return err
 	}
@@ -217,6 +198,28 @@ func (r heavyRun) train() error {
 		}
 	}
 	return json.NewEncoder(os.Stdout).Encode(result)
+}
+
+// randomSamples returns n samples of a shape. Their labels are numbers, or one of ten classes.
+func randomSamples(n int, shape []int, numbers bool) (*data.InMemory, error) {
+	elements := 1
+	for _, d := range shape {
+		elements *= d
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	x, labels, classes := make([]float32, n*elements), make([]float32, n), make([]int64, n)
+	for i := range x {
+		x[i] = random.Float32()
+	}
+	for i := range labels {
+		labels[i], classes[i] = x[i*elements], int64(10*x[i*elements])
+	}
+	y := data.Array{Shape: []int{n}, Values: classes}
+	if numbers {
+		y = data.Array{Shape: []int{n, 1}, Values: labels}
+	}
+	return data.New("samples", data.Field{Name: "x", Array: data.Array{Shape: append([]int{n}, shape...), Values: x}},
+		data.Field{Name: "y", Array: y})
 }
 
 // inChild runs the training in a child process and reads its RSS every 10 ms.

@@ -79,14 +79,11 @@ func Checkpoints(folder string) ([]CheckpointInfo, error) { return checkpoint.Li
 func (o Checkpoint) Hook() Hook {
 	c := &checkpointer{Checkpoint: o, epochPeriod: o.EveryEpochs,
 		monitor: monitor{metric: o.Best, mode: o.BestMode, minDelta: o.MinDelta}}
-	every := AnyStep
-	if o.EverySteps > 0 {
-		every = o.EverySteps
-	} else if o.EveryEpochs == 0 {
+	if o.EverySteps == 0 && o.EveryEpochs == 0 {
 		c.epochPeriod = 1
 	}
 	h := Hook{
-		Name: "checkpoint", StepEvery: every, Priority: priorityCheckpoint, local: true,
+		Name: "checkpoint", StepEvery: cmp.Or(o.EverySteps, AnyStep), Priority: priorityCheckpoint, local: true,
 		Load: c.load, Save: c.save, Start: c.start, Step: c.step, Epoch: c.epoch, End: c.end,
 	}
 	if o.Best != "" {
@@ -396,27 +393,20 @@ type metricSum struct {
 // frozen is not nil, the function may be called while steps run.
 func (r *run) save(d files.Disk, frozen session.Frozen) checkpoint.Save {
 	state, failed := r.savedState()
-	return func(dir string) (any, *checkpoint.Manifest, error) {
+	return func(dir string) (_ any, _ *checkpoint.Manifest, err error) {
 		if failed != nil {
 			return nil, nil, failed
 		}
-		if err := r.saveVariables(filepath.Join(dir, checkpoint.Variables), frozen); err != nil {
-			return nil, nil, err
+		if prefix := filepath.Join(dir, checkpoint.Variables); frozen != nil {
+			err = frozen.Save(prefix)
+		} else {
+			err = r.state.Session.Save(r.steady, prefix)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("saving the model: %w", err)
 		}
 		return state, &state.Manifest, d.Write(filepath.Join(dir, checkpoint.History), state.history)
 	}
-}
-
-func (r *run) saveVariables(prefix string, frozen session.Frozen) (err error) {
-	if frozen != nil {
-		err = frozen.Save(prefix)
-	} else {
-		err = r.state.Session.Save(r.steady, prefix)
-	}
-	if err != nil {
-		return fmt.Errorf("saving the model: %w", err)
-	}
-	return nil
 }
 
 func (r *run) savedState() (_ *savedState, err error) {

@@ -10,7 +10,6 @@ import (
 	"iter"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -207,43 +206,6 @@ func TestCrashWhileTheModelIsSaved(t *testing.T) {
 		require.ErrorContains(t, err, "saving the model")
 		requireResumes(t, dir, want)
 	}
-}
-
-// TestKilled kills a training process with SIGKILL at arbitrary moments.
-func TestKilled(t *testing.T) {
-	if dir := os.Getenv("FIT_TEST_TRAIN_IN"); dir != "" {
-		l := newBeside()
-		l.onTrain = func(step int64) error {
-			_, err := fmt.Printf("step %d\n", step)
-			return err
-		}
-		loop := fullLoop(t, l, dir, Checkpoint{})
-		loop.Resume = dir
-		complete(t, &loop, trainingData(t))
-		return
-	}
-	want := wanted(t)
-	dir := tempDir(t)
-	for _, after := range []int{2, 5, 9, 14} {
-		child := exec.Command(os.Args[0], "-test.run=^TestKilled$")
-		child.Env = append(os.Environ(), "FIT_TEST_TRAIN_IN="+dir)
-		out, err := child.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, child.Start())
-		buffer := make([]byte, 1<<10)
-		var text bytes.Buffer
-		for !strings.Contains(text.String(), fmt.Sprintf("step %d\n", after)) && err == nil {
-			var n int
-			n, err = out.Read(buffer)
-			text.Write(buffer[:n])
-		}
-		if after == 2 {
-			require.Contains(t, text.String(), "step 2\n", "the child trains")
-		}
-		require.NoError(t, child.Process.Kill())
-		_ = child.Wait() // it was killed
-	}
-	requireResumes(t, dir, want)
 }
 
 // checkpointed trains 3 epochs of 2 steps, with a checkpoint after each epoch, and returns the

@@ -32,7 +32,7 @@ func Evaluate(ctx context.Context, session Session, ds data.Dataset, batch int) 
 		return nil, &option.Error{Option: "session", Reason: "the model has no evaluate signature",
 			Fix: "export the model with one"}
 	}
-	e := newEvaluation(session, ds, batch, newScalars(session, names, names))
+	e := &evaluation{session: session, ds: ds, batch: batch, metrics: newScalars(session, names, names)}
 	if err := e.run(ctx, context.WithoutCancel(ctx)); err != nil {
 		return nil, fmt.Errorf("evaluation: %w", err)
 	}
@@ -54,16 +54,10 @@ type evaluation struct {
 	badBatch int
 }
 
-func newEvaluation(s Session, ds data.Dataset, batch int, metrics scalars) *evaluation {
-	return &evaluation{session: s, ds: ds, batch: batch, metrics: metrics,
-		sums: make([]float64, len(metrics.names))}
-}
-
 // run evaluates all batches. It checks ctx between batches, and passes steady, which is never
 // cancelled, to the session.
 func (e *evaluation) run(ctx, steady context.Context) error {
-	clear(e.sums)
-	e.samples, e.badBatch = 0, -1
+	e.sums, e.badBatch = make([]float64, len(e.metrics.names)), -1
 	ranks := e.session.Ranks()
 	if err := ended(ctx, ranks); err != nil {
 		return fmt.Errorf("interrupted: %w", err)

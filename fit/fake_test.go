@@ -417,3 +417,11 @@ func stopAt(step int64) Hook {
 		return nil
 	}}
 }
+
+// interrupt runs a loop until its context ends after a train step; 0 is none.
+func interrupt(t testing.TB, l *Loop, ds data.Dataset, step int64) (*History, error) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l.Hook(Hook{Name: "interrupt", Step: atStep(step, cancel), StepEvery: AnyStep})
+	return l.Run(ctx, ds)
+}

@@ -53,7 +53,7 @@ func (h *historyFile) start(_ context.Context, s *State) (err error) {
 	}
 	var content []byte
 	if h.csv {
-		h.columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.available(),
+		h.columns = slices.Concat(recordFields[:fieldsBeforeMetrics], s.run.train.names, s.run.validation.names,
 			recordFields[fieldsBeforeMetrics:len(recordFields)-1])
 		content = csvLine(h.columns)
 	}

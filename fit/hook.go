@@ -140,10 +140,6 @@ func (s *State) ResetBy(returned memory.Reading, took time.Duration) {
 	s.Event("reset")
 }
 
-// available returns the names of the metrics in a Record of this run. The names of validation
-// metrics begin with "val_".
-func (s *State) available() []string { return slices.Concat(s.run.train.names, s.run.validation.names) }
-
 // Running returns the metrics of the current epoch up to this step. It allocates, so do not
 // call it after every step.
 func (s *State) Running() Metrics {

@@ -443,8 +443,8 @@ func (r *run) validates() bool {
 
 func (r *run) validate(ctx context.Context) (Metrics, error) {
 	s := &r.state
-	e := newEvaluation(s.Session, r.loop.Validation, r.loop.Batch, r.validation)
-	e.finite, e.done = true, r.alive
+	e := &evaluation{session: s.Session, ds: r.loop.Validation, batch: r.loop.Batch, metrics: r.validation, finite: true,
+		done: r.alive}
 	if err := e.run(ctx, r.steady); err != nil {
 		return nil, fmt.Errorf("validation of epoch %d, after step %d: %w", s.Epoch, s.Step, err)
 	}

@@ -309,7 +309,6 @@ func TestStateShowsTheRun(t *testing.T) {
 			require.Equal(t, 4.0, s.Values[0])
 			running, _ := s.Running().Get("loss")
 			require.Equal(t, 3.0, running)
-			require.Equal(t, []string{"loss", "mae", "val_loss", "val_mae"}, s.available())
 			rate, ok := s.LearningRate()
 			require.True(t, ok)
 			require.Equal(t, 0.5, rate)

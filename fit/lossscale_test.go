@@ -106,10 +106,7 @@ func TestOnlySkippedStepsAreDivergence(t *testing.T) {
 			loop.Resume = dir
 			loop.Hook(Checkpoint{Folder: dir}.Hook())
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		loop.Hook(Hook{Name: "stop", Step: atStep(int64(stop), cancel)})
-		_, err := loop.Run(ctx, samples(t, 2*steps))
+		_, err := interrupt(t, &loop, samples(t, 2*steps), int64(stop))
 		return err
 	}
 	stuck := func(at map[int64]float64) *scaling {
@@ -151,10 +148,7 @@ func TestEpochOfSkippedSteps(t *testing.T) {
 	run := func(stop int64) (*History, error) {
 		loop := Loop{Session: newScaling(skipAt), Batch: 2, Epochs: 1, StepsPerEpoch: 3, Resume: dir}
 		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		loop.Hook(Hook{Name: "stop", Step: atStep(stop, cancel)})
-		return loop.Run(ctx, samples(t, 6))
+		return interrupt(t, &loop, samples(t, 6), stop)
 	}
 	for stop := range int64(3) {
 		dir = tempDir(t)
@@ -177,10 +171,7 @@ func TestStateOfTheSessionIsResumed(t *testing.T) {
 	run := func(s *scaling, dir string, stop int64) *History {
 		loop := Loop{Session: s, Batch: 2, Epochs: 3, Resume: dir}
 		loop.Hook(Checkpoint{Folder: dir, EverySteps: 1}.Hook())
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		loop.Hook(Hook{Name: "stop", Step: atStep(stop, cancel)})
-		h, err := loop.Run(ctx, samples(t, 8))
+		h, err := interrupt(t, &loop, samples(t, 8), stop)
 		if stop > 0 {
 			require.ErrorIs(t, err, context.Canceled)
 		} else {

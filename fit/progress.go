@@ -137,7 +137,7 @@ func (p *progressView) lastStep(s *State) {
 	p.clear()
 	if s.run.validates() {
 		p.dirty = true
-		p.printf("\r%s  validating", p.label(s))
+		p.printf("\repoch %d/%d  validating", s.Epoch, s.Epochs)
 	}
 }
 
@@ -161,15 +161,11 @@ func (p *progressView) newBar(steps int, description string) *progressbar.Progre
 	)
 }
 
-func (p *progressView) label(s *State) string {
-	return fmt.Sprintf("epoch %d/%d", s.Epoch, s.Epochs)
-}
-
 // describe returns the text before the bar: the epoch, the loss and, if they fit, the other metrics, the
 // memory and the share of waiting for data.
 func (p *progressView) describe(s *State) string {
 	running := s.Running()
-	text, rest := p.label(s)+"  "+running[0].String(), ""
+	text, rest := fmt.Sprintf("epoch %d/%d  %v", s.Epoch, s.Epochs, running[0]), ""
 	for _, m := range running[1:] {
 		rest += "  " + m.String()
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -67,32 +66,7 @@ type soakResult struct {
 }
 
 func (r soakRun) train() error {
-	n := r.Epoch * r.Batch
-	elements := 1
-	for _, d := range r.Sample {
-		elements *= d
-	}
-	random := rand.New(rand.NewPCG(1, 2))
-	x := make([]float32, n*elements)
-	for i := range x {
-		x[i] = random.Float32()
-	}
-	y := data.Field{Name: "y"}
-	if r.Real {
-		values := make([]float32, n)
-		for i := range values {
-			values[i] = x[i*elements]
-		}
-		y.Array = data.Array{Shape: []int{n, 1}, Values: values}
-	} else {
-		values := make([]int64, n)
-		for i := range values {
-			values[i] = int64(10 * x[i*elements])
-		}
-		y.Array = data.Array{Shape: []int{n}, Values: values}
-	}
-	ds, err := data.New("soak", data.Field{Name: "x", Array: data.Array{Shape: append([]int{n}, r.Sample...), Values: x}},
-		y)
+	ds, err := randomSamples(r.Epoch*r.Batch, r.Sample, r.Real)
 	if err != nil {
 		return err
 	}

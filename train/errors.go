@@ -10,7 +10,6 @@ import (
 	"steadyfit/data"
 	"steadyfit/fit"
 	"steadyfit/internal/budget"
-	"steadyfit/internal/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -48,11 +47,10 @@ func ofInput(err error) bool {
 	if errors.As(err, &hook) && hook.Phase == "start" && errors.As(err, new(syscall.Errno)) {
 		return true
 	}
-	return isA(err, new(*InputError), new(*checkpoint.LockedError), new(*data.RowError),
-		new(*savedmodels.NotTrainableError)) ||
+	return isA(err, new(*InputError), new(*data.RowError), new(*savedmodels.NotTrainableError)) ||
 		errors.Is(err, savedmodels.ErrNotSavedModel) && hook == nil ||
-		isAny(err, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrInexactSplit, session.ErrData,
-			session.ErrMismatch, data.ErrFormat, data.ErrUnsupported, data.ErrTooLarge, data.ErrLabel)
+		isAny(err, fit.ErrLocked, savedmodels.ErrNoSignature, savedmodels.ErrUnsafeOps, session.ErrInexactSplit,
+			session.ErrData, session.ErrMismatch, data.ErrFormat, data.ErrUnsupported, data.ErrTooLarge, data.ErrLabel)
 }
 
 // ofData reports whether an error is about the content of the data.

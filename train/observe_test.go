@@ -3,6 +3,7 @@ package train
 import (
 	"bytes"
 	"context"
+	"net"
 	"net/http"
 	"path/filepath"
 	"testing"
@@ -22,7 +23,10 @@ import (
 // weights as one without.
 func TestObservedTraining(t *testing.T) {
 	dir := t.TempDir()
-	server := &observe.Prometheus{Listen: ":0"}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, free.Close())
+	server := &observe.Prometheus{Listen: free.Addr().String()}
 	config := func(out string) Config {
 		return Config{
 			Model: "builtin:digits", Data: Data{Path: "builtin:digits"}, Validation: "builtin:digits", Seed: 3,
@@ -31,7 +35,7 @@ func TestObservedTraining(t *testing.T) {
 		}
 	}
 	c := config("plain")
-	_, err := Run(t.Context(), c)
+	_, err = Run(t.Context(), c)
 	require.NoError(t, err)
 	want := weights(t, c.Out)
 
@@ -43,7 +47,7 @@ func TestObservedTraining(t *testing.T) {
 	c.Loop.Hook(fit.Hook{Name: "compare", Priority: 501, Epoch: func(_ context.Context, s *fit.State) error {
 		var got map[string]map[string]float64
 		require.Eventually(t, func() bool {
-			got = metrics(t, server.Address())
+			got = metrics(t, server.Listen)
 			return got["steadyfit_epochs_done"][""] == float64(s.Record.Epoch)
 		}, time.Minute, time.Millisecond)
 		assert.Equal(t, float64(s.Record.Step), got["steadyfit_steps_total"][""])

@@ -110,10 +110,3 @@ func (e *eventFile) write(at time.Time, event *tfproto.Event) error {
 	e.size += int64(len(record))
 	return nil
 }
-
-func (e *eventFile) close() error {
-	if e == nil {
-		return nil
-	}
-	return e.file.Close()
-}

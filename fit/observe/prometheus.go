@@ -36,7 +36,6 @@ type Prometheus struct {
 	metrics map[string]float64
 	memory  memory.Usage
 	gpu     memory.Reading
-	address string
 }
 
 // CheckListen returns an error for an address that Prometheus.Listen cannot have.
@@ -54,13 +53,6 @@ func withHost(address string) (string, error) {
 		return "", fmt.Errorf("%w; expected HOST:PORT, or :PORT for the loopback address", err)
 	}
 	return net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port), nil
-}
-
-// Address returns the address of the running server; empty if there is none.
-func (p *Prometheus) Address() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.address
 }
 
 // Observe implements fit.Observer.
@@ -129,9 +121,6 @@ func (p *Prometheus) serve(listener net.Listener) error {
 		defer close(p.done)
 		_ = p.server.Serve(netutil.LimitListener(listener, maxScrapes)) // returns when close is called
 	}()
-	p.mu.Lock()
-	p.address = listener.Addr().String()
-	p.mu.Unlock()
 	return nil
 }
 
@@ -145,9 +134,6 @@ func (p *Prometheus) close(ctx context.Context) error {
 	}
 	<-p.done
 	p.server = nil
-	p.mu.Lock()
-	p.address = ""
-	p.mu.Unlock()
 	return err
 }
 

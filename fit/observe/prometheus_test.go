@@ -45,13 +45,15 @@ func values(f *dto.MetricFamily) map[string]float64 {
 }
 
 func TestPrometheus(t *testing.T) {
-	p := &Prometheus{Listen: ":0"}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+	p := &Prometheus{Listen: ":" + port} // without a host, not reachable from elsewhere
 	rate := 0.5
 	observe(t, p, start(fit.Observation{Epochs: 3, Memory: memory.Usage{RSS: memory.Known(5)}}))
-	address := p.Address()
-	host, _, err := net.SplitHostPort(address)
-	require.NoError(t, err)
-	require.Equal(t, "127.0.0.1", host, "an address without a host is not reachable from elsewhere")
 	require.NotContains(t, scrape(t, address), "steadyfit_checkpoint_step")
 
 	observe(t, p, &fit.Observation{
@@ -80,7 +82,6 @@ func TestPrometheus(t *testing.T) {
 	observe(t, p, &fit.Observation{Moment: fit.AtStep, Time: at})
 	require.Equal(t, 0.25, values(scrape(t, address)["steadyfit_metric"])["loss"])
 	observe(t, p, end)
-	require.Empty(t, p.Address())
 	_, err = net.Dial("tcp", address)
 	require.Error(t, err)
 }
@@ -124,7 +125,7 @@ func TestPrometheusLimitsConnections(t *testing.T) {
 	require.Positive(t, p.server.ReadHeaderTimeout)
 	var idle []net.Conn
 	for range 2 * maxScrapes {
-		c, err := net.Dial("tcp", p.Address())
+		c, err := net.Dial("tcp", listener.Addr().String())
 		require.NoError(t, err)
 		idle = append(idle, c)
 	}
@@ -133,7 +134,7 @@ func TestPrometheusLimitsConnections(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get("http://" + p.Address())
+	answer, err := client.Get("http://" + listener.Addr().String())
 	require.NoError(t, err, "the last one is served after all others")
 	require.NoError(t, answer.Body.Close())
 	require.EqualValues(t, 2*maxScrapes+1, counted.accepted.Load())
@@ -148,12 +149,14 @@ func TestPrometheusWaitsForItsPort(t *testing.T) {
 	require.ErrorContains(t, p.Observe(t.Context(), start(fit.Observation{})), "address already in use")
 	require.NoError(t, other.Close())
 	observe(t, p, &fit.Observation{Moment: fit.AtStep, Time: at, Step: 1})
-	require.Equal(t, other.Addr().String(), p.Address())
-	require.Equal(t, map[string]float64{"": 1}, values(scrape(t, p.Address())["steadyfit_step"]))
+	require.Equal(t, map[string]float64{"": 1}, values(scrape(t, p.Listen)["steadyfit_step"]))
 	observe(t, p, end)
 }
 
 func TestCheckListen(t *testing.T) {
+	address, err := withHost(":9090")
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1:9090", address)
 	for _, good := range []string{":9090", "localhost:0", "0.0.0.0:80", "[::1]:9090"} {
 		require.NoError(t, CheckListen(good), good)
 	}

@@ -42,7 +42,7 @@ func (t *TensorBoard) Observe(_ context.Context, o *fit.Observation) error {
 	case fit.AtEnd:
 		var errs []error
 		for _, w := range t.writers {
-			errs = append(errs, w.close())
+			errs = append(errs, w.file.Close())
 		}
 		t.writers = nil
 		err = errors.Join(errs...)

@@ -125,7 +125,7 @@ func TestTensorBoardResumes(t *testing.T) {
 	tb := &TensorBoard{Dir: dir}
 	observe(t, tb, start(fit.Observation{}), epoch(1))
 	for _, w := range tb.writers { // the process crashes
-		require.NoError(t, w.close())
+		require.NoError(t, w.file.Close())
 	}
 	resumed := start(fit.Observation{Resumed: true, Step: 10, EpochsDone: 1, Earlier: []fit.Record{*record(1, 1)}})
 	observe(t, tb, resumed, epoch(2), end)

@@ -12,41 +12,34 @@ import (
 	"steadyfit/fit"
 )
 
-// fake is a fit.Session that computes nothing.
-type fake struct {
-	fit.Plain
-	onTrain    func(step int64) error
-	onEvaluate func() error
-	trained    int
-}
+// The machine is a fit.Session that computes nothing.
+func (*machine) TrainMetrics() []string    { return []string{"loss"} }
+func (*machine) EvaluateMetrics() []string { return []string{"loss"} }
 
-func newFake() *fake { return &fake{onTrain: func(int64) error { return nil }} }
-
-func (*fake) TrainMetrics() []string    { return []string{"loss"} }
-func (*fake) EvaluateMetrics() []string { return []string{"loss"} }
-
-func (f *fake) Train(_ context.Context, step int64, _ data.Batch, out []float64) error {
-	f.trained++
+func (m *machine) Train(_ context.Context, _ int64, _ data.Batch, out []float64) error {
 	out[0] = 1
-	return f.onTrain(step)
+	m.train()
+	return nil
 }
 
-func (f *fake) Evaluate(_ context.Context, _ data.Batch, out []float64) error {
+func (m *machine) Evaluate(_ context.Context, _ data.Batch, out []float64) error {
 	out[0] = 1
-	return f.onEvaluate()
+	m.rise(m.validation)
+	return nil
 }
 
-func (*fake) Save(_ context.Context, prefix string) error {
+func (m *machine) Save(_ context.Context, prefix string) error {
+	m.rise(m.saving)
 	return os.WriteFile(prefix+".index", []byte("w\n"), 0o666)
 }
 
-func (*fake) Restore(_ context.Context, prefix string) error {
+func (*machine) Restore(_ context.Context, prefix string) error {
 	_, err := os.Stat(prefix + ".index")
 	return err
 }
 
-func (*fake) SetLearningRate(float64) error { return nil }
-func (*fake) Identity() map[string]string   { return map[string]string{"model": "fake"} }
+func (*machine) SetLearningRate(float64) error { return nil }
+func (*machine) Identity() map[string]string   { return map[string]string{"model": "fake"} }
 
 func samples(t testing.TB, n int) *data.InMemory {
 	ds, err := data.New("samples",
@@ -63,10 +56,4 @@ func savedStep(t testing.TB, path string) int64 {
 	require.NoError(t, found[0].Err)
 	require.Equal(t, path, found[0].Path)
 	return found[0].Step
-}
-
-func copyDir(t testing.TB, from string) string {
-	to := t.TempDir()
-	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
-	return to
 }

@@ -18,9 +18,8 @@ import (
 
 // run trains with resets. The steps after which the session was reset are in m.resets.
 func (m *machine) run(t *testing.T, p Resets, epochs, steps int, hooks ...fit.Hook) (*fit.History, error) {
-	l := newFake()
-	l.onTrain = func(int64) error { m.train(); return nil }
-	loop := fit.Loop{Session: l, Batch: 4, Epochs: epochs}
+	m.batch = 4
+	loop := fit.Loop{Session: m, Batch: 4, Epochs: epochs}
 	loop.Hook(p.hook(m))
 	loop.Hook(hooks...)
 	return loop.Run(t.Context(), samples(t, 4*steps))
@@ -49,7 +48,7 @@ func TestResets(t *testing.T) {
 		{"not when the run is stopped", Resets{EveryEpochs: 1}, 5, 5, []fit.Hook{stop}, []int{5, 10}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := &machine{batch: 4, base: 100 * mib}
+			m := behaviour{base: 100 * mib}.process()
 			h, err := m.run(t, c.p, c.epochs, c.steps, c.hooks...)
 			require.NoError(t, err)
 			assert.Equal(t, c.want, m.resets)
@@ -65,7 +64,7 @@ func TestResets(t *testing.T) {
 // A reset of the process stops the run, and is requested once.
 func TestResetByProcess(t *testing.T) {
 	var reasons []string
-	m := &machine{batch: 4}
+	m := &machine{}
 	h, err := m.run(t, Resets{Depth: "process", EverySteps: 3, Restart: func(r string) { reasons = append(reasons, r) }},
 		2, 5)
 	require.NoError(t, err)
@@ -88,11 +87,9 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 	} {
 		for _, failure := range []error{refused, lost} {
 			t.Run(c.name, func(t *testing.T) {
-				r := &machine{batch: 4, base: 100 * mib, leak: 2 * mib, whole: true, unresettable: failure}
+				r := behaviour{batch: 4, base: 100 * mib, leak: 2 * mib, whole: true, unresettable: failure}.process()
 				dir := t.TempDir()
-				l := newFake()
-				l.onTrain = func(int64) error { r.train(); return nil }
-				loop := fit.Loop{Session: l, Batch: 4, Epochs: 3}
+				loop := fit.Loop{Session: r, Batch: 4, Epochs: 3}
 				loop.Hook(fit.Checkpoint{Folder: dir, EveryEpochs: 3}.Hook(), c.hook(r))
 				h, err := loop.Run(t.Context(), samples(t, 200))
 				require.ErrorIs(t, err, failure)
@@ -115,7 +112,7 @@ func TestFailedResetKeepsWhatWasTrained(t *testing.T) {
 // If batches cannot be split any further, there is also a checkpoint of the last step.
 func TestFailedSplitKeepsWhatWasTrained(t *testing.T) {
 	refused := errors.New("no room for the step")
-	m := &machine{base: 300 * mib, perSample: 10 * mib}
+	m := behaviour{base: 300 * mib, perSample: 10 * mib}.process()
 	m.afterStep = func(m *machine) {
 		if m.trained == 3 {
 			m.unsettable = refused
@@ -137,7 +134,7 @@ func TestResetOptions(t *testing.T) {
 		{Resets{EverySteps: -1}, "Reset.EverySteps -1: expected at least 0"},
 		{Resets{EveryEpochs: -1}, "Reset.EveryEpochs"},
 	} {
-		m := &machine{batch: 4}
+		m := &machine{}
 		_, err := m.run(t, c.p, 1, 2)
 		require.ErrorContains(t, err, c.want)
 		require.ErrorAs(t, err, new(*option.Error))

@@ -10,23 +10,10 @@ import (
 var (
 	// ErrTorn means that a folder is not an intact checkpoint: a file is missing, damaged, or of another
 	// program.
-	ErrTorn   = errors.New("torn checkpoint")
-	ErrLocked = errors.New("folder of checkpoints is in use")
+	ErrTorn = errors.New("torn checkpoint")
+	// ErrLocked means that another run uses a folder of checkpoints.
+	ErrLocked = errors.New("the folder of checkpoints is in use")
 )
-
-// LockedError reports that another run uses a folder of checkpoints.
-type LockedError struct {
-	Folder string
-	Holder string // the run that has locked the folder
-}
-
-func (e *LockedError) Error() string {
-	return fmt.Sprintf("%s is in use by %s; wait until it has ended, or stop it, or give this run another folder for "+
-		"its checkpoints", e.Folder, e.Holder)
-}
-
-// Is reports whether target is ErrLocked.
-func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
 // Error reports that a checkpoint or the history of a training could not be written. Package fit exports it.
 type Error struct {

@@ -106,7 +106,7 @@ func HookState(dir, hook string) (saved json.RawMessage, found bool, err error) 
 }
 
 // CheckUnused returns the error that a new training in a folder would get: an *option.Error if
-// the folder has checkpoints of an earlier training, or a *LockedError if another run uses it.
+// the folder has checkpoints of an earlier training, or ErrLocked if another run uses it.
 // A folder that does not exist or has no checkpoint is unused.
 func CheckUnused(dir string) error {
 	steps, err := listSteps(dir)

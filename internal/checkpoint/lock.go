@@ -23,7 +23,7 @@ type Lock struct {
 	file *os.File // nil on a file system without locks, and after Release
 }
 
-// Acquire locks a folder, or returns a LockedError at once. On a file system without locks, it logs a
+// Acquire locks a folder, or returns ErrLocked at once. On a file system without locks, it logs a
 // warning, and the lock has no effect.
 func Acquire(dir string, log *slog.Logger) (*Lock, error) {
 	file, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o666)
@@ -37,7 +37,8 @@ func Acquire(dir string, log *slog.Logger) (*Lock, error) {
 		if len(holder) == 0 {
 			holder = []byte("an unknown process")
 		}
-		return nil, errors.Join(&LockedError{dir, strings.TrimSpace(string(holder))}, file.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %w by %s; wait until it has ended, or stop it, or give this run another "+
+			"folder for its checkpoints", dir, ErrLocked, strings.TrimSpace(string(holder))), file.Close())
 	case err != nil:
 		log.Warn("this file system has no locks; make sure that only one run uses the folder of checkpoints", "folder", dir,
 			"error", err)
