@@ -526,23 +526,6 @@ func TestSuperviseKillsWhatHangs(t *testing.T) {
 	}
 }
 
-// The deadline does not count while the terminal is stuck.
-func TestSuperviseToleratesAStuckTerminal(t *testing.T) {
-	p := newParent(Options{})
-	clock, exited, lines := make(chan time.Time), make(chan struct{}), make(chan []byte)
-	p.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
-	stderr := &relay{w: new(sink)}
-	stderr.stuck.Store(true)
-	a := &attempt{stepped: true} // it has no process that could be killed
-	done := make(chan struct{})
-	go func() { defer close(done); p.watch(t.Context(), a, lines, exited, stderr) }()
-	for range 3 * ticks {
-		clock <- time.Time{}
-	}
-	close(exited)
-	<-done
-}
-
 // stuckWriter blocks until it is released.
 type stuckWriter struct{ letGo chan struct{} }
 
@@ -551,23 +534,32 @@ func (w stuckWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Output beyond the size of the queue blocks the child until it ends.
+// Output beyond the size of the queue blocks the child until it ends. The deadline does not count meanwhile.
 func TestPassingOnWithoutAReader(t *testing.T) {
-	out := make(chan func(), 2)
-	p := &relay{w: new(sink), out: out, ended: make(chan struct{})}
+	p := newParent(Options{Deadline: time.Minute})
+	clock, exited, out := make(chan time.Time), make(chan struct{}), make(chan func(), 2)
+	p.tick = func(time.Duration) (<-chan time.Time, func()) { return clock, func() {} }
+	stderr := &relay{w: new(sink), out: out, ended: make(chan struct{})}
 	var tail child.Tail
-	w := io.MultiWriter(&tail, p) // like child.Process
+	w := io.MultiWriter(&tail, stderr) // like child.Process
 	for range 2 {
 		_, err := w.Write([]byte("a"))
 		require.NoError(t, err)
 	}
-	assert.False(t, p.stuck.Load())
-	done := make(chan struct{})
-	go func() { defer close(done); _, _ = w.Write([]byte("b")) }()
-	require.Eventually(t, p.stuck.Load, time.Minute, time.Millisecond)
-	close(p.ended)
-	<-done
-	assert.False(t, p.stuck.Load())
+	assert.False(t, stderr.stuck.Load())
+	written, watched := make(chan struct{}), make(chan struct{})
+	go func() { defer close(written); _, _ = w.Write([]byte("b")) }()
+	require.Eventually(t, stderr.stuck.Load, time.Minute, time.Millisecond)
+	a := &attempt{stepped: true} // it has no process that could be killed
+	go func() { defer close(watched); p.watch(t.Context(), a, nil, exited, stderr) }()
+	for range 3 * ticks {
+		clock <- time.Time{}
+	}
+	close(exited)
+	<-watched
+	close(stderr.ended)
+	<-written
+	assert.False(t, stderr.stuck.Load())
 	assert.Len(t, out, 2)
 	assert.Equal(t, "aab", tail.String())
 }

@@ -29,21 +29,6 @@ const Name = "SHA256SUMS"
 // maxBytes is the maximum size of a manifest.
 const maxBytes = 64 << 20
 
-// hash returns the hex SHA-256 of each file in a folder by its name, with slashes.
-func hash(ctx context.Context, dir string) (map[string]string, error) {
-	names, err := list(dir)
-	if err != nil {
-		return nil, err
-	}
-	sums := make(map[string]string, len(names))
-	for _, name := range names {
-		if sums[name], err = hashFile(ctx, filepath.Join(dir, filepath.FromSlash(name))); err != nil {
-			return nil, err
-		}
-	}
-	return sums, nil
-}
-
 // list returns the sorted names of all files in a folder except the manifest. It does not follow links
 // to folders.
 func list(dir string) ([]string, error) {
@@ -66,6 +51,7 @@ func list(dir string) ([]string, error) {
 	return names, err
 }
 
+// hashFile returns the hex SHA-256 of a file.
 func hashFile(ctx context.Context, path string) (string, error) {
 	f, _, err := files.Open(path)
 	if err != nil {
@@ -94,13 +80,17 @@ func (r *reader) Read(p []byte) (int, error) {
 
 // Write writes the manifest of the files in a folder, and syncs it.
 func Write(ctx context.Context, dir string) error {
-	sums, err := hash(ctx, dir)
+	names, err := list(dir)
 	if err != nil {
 		return err
 	}
 	var text bytes.Buffer
-	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		fmt.Fprintf(&text, "%s  %s\n", sums[name], name)
+	for _, name := range names {
+		sum, err := hashFile(ctx, filepath.Join(dir, filepath.FromSlash(name)))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&text, "%s  %s\n", sum, name)
 	}
 	return files.Disk{}.Write(filepath.Join(dir, Name), text.Bytes())
 }

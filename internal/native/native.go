@@ -13,12 +13,16 @@ import (
 	"steadyfit/tfbind"
 )
 
-// Source returns a source of the amounts of [Malloc], of the number and bytes of open tfbind objects
-// (memlayer.LiveCount, memlayer.LiveBytes), and of what TensorFlow keeps for their graphs and runs
-// (memlayer.GraphOperations, memlayer.Executors).
+// Source returns a source of the amounts of malloc ([memory.MallocUsed], [memory.MallocFree],
+// memlayer.MallocArenas), of the number and bytes of open tfbind objects (memlayer.LiveCount, memlayer.LiveBytes),
+// and of what TensorFlow keeps for their graphs and runs (memlayer.GraphOperations, memlayer.Executors). It does not
+// allocate, and takes as long as [tfbind.MallocInfo].
 func Source() memory.Source {
 	return func(add func(memory.Layer, memory.Reading)) {
-		Malloc(add)
+		m, _ := tfbind.MallocInfo()
+		add(memory.MallocUsed, reading(m.InUse))
+		add(memory.MallocFree, reading(m.Free))
+		add(memlayer.MallocArenas, reading(m.Arenas))
 		c := tfbind.Live()
 		add(memlayer.LiveBytes, memory.Known(memory.Bytes(c.TensorBytes+c.StepBytes)))
 		add(memlayer.LiveCount, memory.Known(memory.Bytes(c.Tensors+c.Steps+c.Sessions+c.Graphs)))
@@ -38,15 +42,6 @@ func AddToMarks() {
 		})
 	}
 	memlayer.MarkSource.Store(&add)
-}
-
-// Malloc is a source of the amounts of malloc ([memory.MallocUsed], [memory.MallocFree],
-// memlayer.MallocArenas). It does not allocate, and takes as long as [tfbind.MallocInfo].
-func Malloc(add func(memory.Layer, memory.Reading)) {
-	m, _ := tfbind.MallocInfo()
-	add(memory.MallocUsed, reading(m.InUse))
-	add(memory.MallocFree, reading(m.Free))
-	add(memlayer.MallocArenas, reading(m.Arenas))
 }
 
 func reading(bytes int64) memory.Reading {
