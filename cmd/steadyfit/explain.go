@@ -53,8 +53,8 @@ func (s *settings) explain(cmd *cobra.Command) error {
 		return usagef("--allocator %s: %w", s.Allocator, err)
 	}
 	if s.Out != "" {
-		if err := files.WritableDir(s.Out, 0); err != nil {
-			return unusable(fmt.Errorf("--out %s: the page cannot be written: %w", s.Out, err))
+		if err := checkFolder(s.Out, s.Out); err != nil {
+			return err
 		}
 	}
 	r, err := s.measurePeak(cmd)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -54,6 +55,14 @@ func (s *settings) checkOutputFile(example string) error {
 	}
 	if file, err := os.Stat(s.Out); err == nil && file.IsDir() {
 		return usagef("--out %s: it is a folder; name a file in it, such as %s", s.Out, filepath.Join(s.Out, example))
+	}
+	return nil
+}
+
+// checkFolder makes the folder of an --out, and returns an error if it cannot store files.
+func checkFolder(out, folder string) error {
+	if err := files.WritableDir(folder, 0); err != nil {
+		return unusable(fmt.Errorf("--out %s: %w", out, err))
 	}
 	return nil
 }

@@ -105,8 +105,8 @@ type predictions struct {
 
 // write writes to a temporary file, which it renames at the end.
 func (p predictions) write(ctx context.Context, ds *data.InMemory, batch int, path string) error {
-	if err := files.WritableDir(filepath.Dir(path), 0); err != nil {
-		return unusable(fmt.Errorf("--out %s: %w", path, err))
+	if err := checkFolder(path, filepath.Dir(path)); err != nil {
+		return err
 	}
 	created, named := false, p.kind != ".npy" && ds.FilePath(0) != "" && !slices.Contains(p.names, fileColumn)
 	err := files.Stream(path, func(out io.Writer) error {

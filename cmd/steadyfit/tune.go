@@ -100,10 +100,7 @@ func (s *settings) checkTune() error {
 	if err := cmp.Or(s.checkLayer("tune"), s.checkOutputFile("tuned.yaml")); err != nil || s.Out == "" {
 		return err
 	}
-	if err := files.WritableDir(filepath.Dir(s.Out), 0); err != nil {
-		return unusable(fmt.Errorf("--out %s: the file cannot be written: %w", s.Out, err))
-	}
-	return nil
+	return checkFolder(s.Out, filepath.Dir(s.Out))
 }
 
 // checkLayer returns an error if a budget is not of the memory that a command measures.

@@ -134,26 +134,6 @@ func newDuration(p *time.Duration, least time.Duration) *value {
 
 var errNoSize = errors.New("expected a size, such as 600MiB, 1.5GiB or 4096")
 
-func newSize[T ~int64 | ~uint64](p *T, least memory.Bytes) *value {
-	return newValue("size", "", func(text string) error {
-		n, err := texts.ParseBytes[memory.Bytes](text)
-		switch {
-		case err != nil:
-			return errNoSize
-		case n == 0:
-			return errors.New("expected more than 0; leave it out to have no limit")
-		case n < least:
-			meant := ""
-			if f, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil {
-				meant = fmt.Sprintf("; a number alone is in bytes: did you mean %gMiB?", f)
-			}
-			return fmt.Errorf("%v is too small for any training%s", n, meant)
-		}
-		*p = T(n)
-		return nil
-	})
-}
-
 // newLayer returns the kinds of memory that a budget can limit.
 func newLayer(p *memory.Layer) choice[memory.Layer] {
 	return newChoice(p, "rss anon cgroup", memory.RSS, memory.Anon, memlayer.CgroupWorkingSet)
@@ -167,7 +147,21 @@ func newBudget(b *train.Budget) *value {
 		if !named {
 			of = "rss"
 		}
-		return cmp.Or(layer.set(of), newSize(&b.Limit, memory.MiB).set(size))
+		n, err := texts.ParseBytes[memory.Bytes](size)
+		switch {
+		case err != nil:
+			return errNoSize
+		case n == 0:
+			return errors.New("expected more than 0; leave it out to have no limit")
+		case n < memory.MiB:
+			meant := ""
+			if f, err := strconv.ParseFloat(strings.TrimSpace(size), 64); err == nil {
+				meant = fmt.Sprintf("; a number alone is in bytes: did you mean %gMiB?", f)
+			}
+			return fmt.Errorf("%v is too small for any training%s", n, meant)
+		}
+		b.Limit = n
+		return layer.set(of)
 	})
 }
 

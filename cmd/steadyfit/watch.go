@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"steadyfit/internal/files"
 	"steadyfit/internal/watch"
 )
 
@@ -72,8 +71,8 @@ func (s *settings) watch(cmd *cobra.Command, args []string) error {
 		Within: w.within, UntilSure: w.untilSure, Every: w.every, NativeStacks: w.nativeStacks}
 	end := w.show(&o, stderr, attached)
 	if w.out != "" {
-		if err := files.WritableDir(w.out, 0); err != nil {
-			return unusable(fmt.Errorf("--out %s: %w", w.out, err))
+		if err := checkFolder(w.out, w.out); err != nil {
+			return err
 		}
 		samples, err := os.Create(filepath.Join(w.out, "samples.jsonl"))
 		if err != nil {

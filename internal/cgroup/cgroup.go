@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shirou/gopsutil/v3/mem"
 )
 
 // Amount is a number of bytes and the file that contains it. The zero value means unknown, or no limit.
@@ -103,6 +105,16 @@ func ReadMemory(fsys fs.FS, pid string) (m Memory) {
 		}
 	}
 	return m
+}
+
+// Available returns the bytes that a process ("self" or a number) can still allocate: the machine's available
+// memory (MemAvailable of /proc/meminfo), or the rest of the limit of its control groups if that is less.
+func Available(pid string) Amount {
+	var left Amount
+	if m, err := mem.VirtualMemory(); err == nil && m.Total > 0 { // Total is 0 if gopsutil cannot read the file
+		left = Amount{int64(m.Available), "/proc/meminfo"}
+	}
+	return least(left, ReadMemory(os.DirFS("/"), pid).Left)
 }
 
 // Cores returns the lowest CPU quota of this process in cores, and the file that contains it. 0 means
