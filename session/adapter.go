@@ -196,29 +196,22 @@ func (s *Session) Adapter(ctx context.Context) (*Adapter, error) {
 	if _, err := adapted(s.model); err != nil {
 		return nil, fmt.Errorf("adapter: %w", err)
 	}
-	o, err := s.stateOperations()
-	if err != nil {
-		return nil, err
-	}
-	var reads []tfbind.Output
-	var names []string
-	for i, v := range o.variables {
-		if v.Weight {
-			reads, names = append(reads, o.reads[i]), append(names, v.WeightName())
-		}
-	}
-	values, err := s.tf.Run(ctx, nil, reads)
+	p, err := s.Snapshot(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("adapter: %w", err)
 	}
-	defer values.Close()
+	defer p.Close()
 	a := &Adapter{Base: s.model.Base, Weights: map[string]Weight{}}
-	for i, value := range values {
+	for i, value := range p.values {
+		v := s.state.variables[i]
+		if !v.Weight {
+			continue
+		}
 		raw, err := value.Raw()
 		if err != nil {
-			return nil, fmt.Errorf("adapter: weight %s: %w", names[i], err)
+			return nil, fmt.Errorf("adapter: weight %s: %w", v.WeightName(), err)
 		}
-		a.Weights[names[i]] = Weight{DType: value.DType(), Shape: value.Shape(), Data: raw}
+		a.Weights[v.WeightName()] = Weight{DType: value.DType(), Shape: value.Shape(), Data: raw}
 	}
 	return a, nil
 }

@@ -30,8 +30,8 @@ func predicted(t testing.TB, s *session.Session) []float32 {
 	return out.Values.([]float32)
 }
 
-// Three tenants share an open model. Each has its own weights, and starts from the weights of the
-// model.
+// Tenants share an open model. Each has its own weights, and starts from the weights of the model. A complete model
+// that was saved with the weights of a tenant gives the same predictions.
 func TestSwap(t *testing.T) {
 	ctx := context.Background()
 	m := loraModel(t)
@@ -71,28 +71,13 @@ func TestSwap(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, tenants[i], read)
 	}
-}
-
-// A complete model that was saved with the weights of the adapter gives the same predictions.
-func TestMergedModelPredictsTheSame(t *testing.T) {
-	m := loraModel(t)
-	ctx := context.Background()
-	require.NotEmpty(t, m.Base)
-	s := openModel(t, m, session.Options{})
-	start := predicted(t, s)
-	losses(t, s, batches(t, digits(t), 32, 5), 0)
-	a, err := s.Adapter(ctx)
-	require.NoError(t, err)
-	require.NoError(t, s.Swap(ctx, nil))
-	require.NoError(t, s.Swap(ctx, a))
-	want := predicted(t, s)
-	assert.NotEqual(t, start, want)
 	dir := filepath.Join(t.TempDir(), "merged")
+	require.NoError(t, s.Swap(ctx, tenants[1]))
 	require.NoError(t, s.SaveModel(ctx, dir))
 	merged, err := savedmodels.Open(dir)
 	require.NoError(t, err)
-	assert.Equal(t, want, predicted(t, openModel(t, merged, session.Options{ReadOnly: true})))
-	require.NoError(t, session.CheckAdapter(merged, a), "the base is the same")
+	assert.Equal(t, outputs[1], predicted(t, openModel(t, merged, session.Options{ReadOnly: true})))
+	require.NoError(t, session.CheckAdapter(merged, tenants[1]), "the base is the same")
 }
 
 // A refused adapter leaves the session as it is.

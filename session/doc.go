@@ -10,7 +10,7 @@
 // Train and Evaluate share the model's running metrics. Call ResetMetrics at the start of an
 // epoch and of an evaluation.
 //
-// Reset returns a session to a Snapshot. UseEnvironment sets the environment variables that TensorFlow
+// Reset gives memory back. UseEnvironment sets the environment variables that TensorFlow
 // reads only once.
 //
 // A Session owns a native session with its graph and variables. A Step owns its input buffers.

@@ -81,14 +81,12 @@ func (g group) Share(own []byte, from int) ([]byte, error) {
 	words := make([]int64, (size[0]+7)/8)
 	padded := make([]byte, 8*len(words))
 	copy(padded, own)
-	for i := range words {
-		words[i] = int64(binary.LittleEndian.Uint64(padded[8*i:]))
+	_, err := binary.Decode(padded, binary.LittleEndian, words)
+	if err == nil {
+		err = g.s.sum(words)
 	}
-	if err := g.s.sum(words); err != nil {
-		return nil, err
+	if err == nil {
+		_, err = binary.Encode(padded, binary.LittleEndian, words)
 	}
-	for i, word := range words {
-		binary.LittleEndian.PutUint64(padded[8*i:], uint64(word))
-	}
-	return padded[:size[0]], nil
+	return padded[:size[0]], err
 }

@@ -208,49 +208,31 @@ func (in *input) reshape(shape []int) bool {
 	}
 	in.shape = append(in.shape, int64(shape[0]))
 	want, have := in.Shape[1:], shape[1:]
-	isOpen := func(d int64) bool { return d < 0 }
-	if !sameButOnes(want, have) && (len(want) > 1 && len(have) > 1 || slices.ContainsFunc(want, isOpen)) {
-		return false
-	}
-	left := int64(1)
-	for _, d := range have {
-		left *= int64(d)
-	}
-	open := -1
+	same, rest := true, have // whether only dimensions of size 1 differ
 	for _, d := range want {
-		switch {
-		case d < 0 && open >= 0:
-			return false // more than one unknown dimension
-		case d < 0:
-			open = len(in.shape)
-		case d == 0 || left%d != 0:
-			return false
-		default:
-			left /= d
+		for d > 1 && len(rest) > 0 && rest[0] == 1 {
+			rest = rest[1:]
+		}
+		if len(rest) > 0 && (d < 0 || d == int64(rest[0])) {
+			d, rest = int64(rest[0]), rest[1:]
+		} else {
+			same = same && d == 1
 		}
 		in.shape = append(in.shape, d)
 	}
-	if open >= 0 {
-		in.shape[open], left = left, 1
+	if same && elements(rest) == 1 {
+		return true
 	}
-	return left == 1
+	return (len(want) < 2 || len(have) < 2) && !slices.Contains(want, -1) && elements(want) == int64(elements(have))
 }
 
-func sameButOnes(want []int64, have []int) bool {
-	i, j := 0, 0
-	for i < len(want) || j < len(have) {
-		switch {
-		case i < len(want) && j < len(have) && (want[i] == int64(have[j]) || want[i] < 0):
-			i, j = i+1, j+1
-		case i < len(want) && want[i] == 1:
-			i++
-		case j < len(have) && have[j] == 1:
-			j++
-		default:
-			return false
-		}
+// elements returns the product of dimensions.
+func elements[N int | int64](shape []N) N {
+	n := N(1)
+	for _, d := range shape {
+		n *= d
 	}
-	return true
+	return n
 }
 
 func (in *input) mismatch(shape []int) error {

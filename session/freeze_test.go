@@ -49,7 +49,7 @@ func TestFrozenStateIsThatOfSave(t *testing.T) {
 			go func() { written <- frozen.Save(beside) }()
 			assert.Equal(t, want, steps(s, 2, 4))
 			require.NoError(t, <-written)
-			_, err = s.Reset(ctx, "reload", nil)
+			_, err = s.Reset(ctx, "reload")
 			require.NoError(t, err)
 			require.NoError(t, frozen.Save(last))
 			have, err := bundle.Read(saved)

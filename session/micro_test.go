@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -103,62 +104,81 @@ func writeModel(t testing.TB, dir string, def []byte, signatures map[string]*tfp
 	return model
 }
 
-// reporter returns a model that learns nothing and reports its inputs. loss is a reduction of x
-// with weights. size counts the samples. low is the lower half of the seed's first number, and
-// number is the seed's second number. All signatures take the learning rate, including apply, which
-// reports it as the loss if the reduction is unknown.
-func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any) *savedmodels.Model {
-	t.Helper()
-	float, double := tfbind.Float32, tfbind.Float64
-	reduce := graphdef.Attrs{"T": graphdef.Type(float), "Tidx": graphdef.Type(tfbind.Int32),
-		"keep_dims": graphdef.Bool(false)}
-	divide := graphdef.Attrs{"T": graphdef.Type(float)}
-	cast := func(from, to tfbind.DType) graphdef.Attrs {
-		return graphdef.Attrs{"SrcT": graphdef.Type(from), "DstT": graphdef.Type(to), "Truncate": graphdef.Bool(false)}
+// reports returns a graph whose operations report their inputs: loss is a reduction of x with weights, size counts the
+// samples, low is the lower half of the seed's first number, and number is the seed's second number. Operations with
+// the suffix _n do so for several steps, of which x, weights and seed have one more dimension, and report means.
+func reports(reduction string) *graphdef.Graph {
+	float, double, index := graphdef.Type(tfbind.Float32), graphdef.Type(tfbind.Float64), graphdef.Type(tfbind.Int64)
+	one := graphdef.Attrs{"T": float}
+	cast := func(from, to *graphdef.Attr) graphdef.Attrs {
+		return graphdef.Attrs{"SrcT": from, "DstT": to, "Truncate": graphdef.Bool(false)}
 	}
-	index := graphdef.Type(tfbind.Int64)
-	g := (&graphdef.Graph{}).
-		Placeholder("x", float).Placeholder("weights", float).Placeholder("seed", tfbind.Int64).Placeholder("rate", float).
-		Constant("axis", tfbind.Int32, make([]byte, 4), 1).Number("zero", 0).Number("one", 1).Number("mask", math.MaxUint32).
-		Add("weighted", "Mul", divide, "x", "weights").
-		Add("sum", "Sum", reduce, "weighted", "axis").
-		Add("sum_of_weights", "Sum", reduce, "weights", "axis")
-	g.Add("samples", "Size", graphdef.Attrs{"T": graphdef.Type(float), "out_type": index}, "x").
-		Add("size", "Cast", cast(tfbind.Int64, float), "samples").
-		Add("first", "GatherV2", graphdef.Attrs{"Tparams": index, "Tindices": index, "Taxis": index}, "seed", "zero", "zero").
-		Add("half", "BitwiseAnd", graphdef.Attrs{"T": index}, "first", "mask").
-		Add("low", "Cast", cast(tfbind.Int64, double), "half").
-		Add("last", "GatherV2", graphdef.Attrs{"Tparams": index, "Tindices": index, "Taxis": index}, "seed", "one", "zero").
-		Add("number", "Cast", cast(tfbind.Int64, double), "last").
-		Add("applied", "Identity", divide, "rate")
-	switch reduction {
-	case contract.ReductionSum:
-		g.Add("loss", "Identity", divide, "sum")
-	case contract.ReductionWeighted, contract.ReductionUnknown, contract.ReductionTrainedSum:
-		g.Add("loss", "RealDiv", divide, "sum", "sum_of_weights")
-	default:
-		g.Add("loss", "RealDiv", divide, "sum", "size")
+	reduce := func(of *graphdef.Attr) graphdef.Attrs {
+		return graphdef.Attrs{"T": of, "Tidx": graphdef.Type(tfbind.Int32), "keep_dims": graphdef.Bool(false)}
 	}
-	text, err := g.Bytes()
-	require.NoError(t, err)
+	g := (&graphdef.Graph{}).Placeholder("rate", tfbind.Float32).Add("applied", "Identity", one, "rate").
+		Number("0", 0).Number("1", 1).Number("mask", math.MaxUint32)
+	for rank, id := range []string{"", "_n"} {
+		g.Placeholder("x"+id, tfbind.Float32).Placeholder("weights"+id, tfbind.Float32).Placeholder("seed"+id, tfbind.Int64).
+			Constant("axes"+id, tfbind.Int32, []byte{0, 0, 0, 0, 1, 0, 0, 0}[:4*rank+4], int64(rank+1)).
+			Constant("steps"+id, tfbind.Int32, make([]byte, 4*rank), int64(rank)).
+			Add("weighted"+id, "Mul", one, "x"+id, "weights"+id).
+			Add("sum"+id, "Sum", reduce(float), "weighted"+id, "axes"+id).
+			Add("sum_of_weights"+id, "Sum", reduce(float), "weights"+id, "axes"+id).
+			Add("samples"+id, "Size", graphdef.Attrs{"T": float, "out_type": index}, "x"+id).
+			Add("size"+id, "Cast", cast(index, float), "samples"+id).
+			Add("half"+id, "BitwiseAnd", graphdef.Attrs{"T": index}, "seed"+id, "mask").
+			Add("seeds"+id, "Cast", cast(index, double), "half"+id)
+		gather := graphdef.Attrs{"Tparams": double, "Tindices": index, "Taxis": index}
+		for column, name := range []string{"low", "number"} {
+			g.Add("all_"+name+id, "GatherV2", gather, "seeds"+id, strconv.Itoa(column), strconv.Itoa(rank)).
+				Add(name+id, "Mean", reduce(double), "all_"+name+id, "steps"+id)
+		}
+		switch reduction {
+		case contract.ReductionSum:
+			g.Add("loss"+id, "Identity", one, "sum"+id)
+		case contract.ReductionWeighted, contract.ReductionUnknown, contract.ReductionTrainedSum:
+			g.Add("loss"+id, "RealDiv", one, "sum"+id, "sum_of_weights"+id)
+		default:
+			g.Add("loss"+id, "RealDiv", one, "sum"+id, "size"+id)
+		}
+	}
+	return g
+}
+
+// reporting is a signature of the operations of reports with a suffix. lead are the additional dimensions of inputs.
+func reporting(id string, seeded bool, lead ...int64) *tfproto.SignatureDef {
 	step := &tfproto.SignatureDef{
 		Inputs: map[string]*tfproto.TensorInfo{
-			"x": tensorInfo("x", float, -1), "sample_weight": tensorInfo("weights", float, -1),
-			"learning_rate": tensorInfo("rate", float),
+			"x":             tensorInfo("x"+id, tfbind.Float32, append(lead, -1)...),
+			"sample_weight": tensorInfo("weights"+id, tfbind.Float32, append(lead, -1)...),
+			"learning_rate": tensorInfo("rate", tfbind.Float32),
 		},
-		Outputs: map[string]*tfproto.TensorInfo{"loss": tensorInfo("loss", float), "size": tensorInfo("size", float)},
+		Outputs: map[string]*tfproto.TensorInfo{"loss": tensorInfo("loss"+id, tfbind.Float32)},
 	}
 	if seeded {
-		step.Inputs["seed"] = tensorInfo("seed", tfbind.Int64, 2)
-		step.Outputs["low"], step.Outputs["number"] = tensorInfo("low", double), tensorInfo("number", double)
+		step.Inputs["seed"] = tensorInfo("seed"+id, tfbind.Int64, append(lead, 2)...)
+		step.Outputs["low"] = tensorInfo("low"+id, tfbind.Float64)
+		step.Outputs["number"] = tensorInfo("number"+id, tfbind.Float64)
 	}
+	return step
+}
+
+// reporter returns a model that learns nothing and reports its inputs (reports). All signatures take the learning
+// rate, including apply, which reports it as the loss if the reduction is unknown.
+func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any) *savedmodels.Model {
+	t.Helper()
+	text, err := reports(reduction).Bytes()
+	require.NoError(t, err)
+	step, rate := reporting("", seeded), tensorInfo("applied", tfbind.Float32)
+	step.Outputs["size"] = tensorInfo("size", tfbind.Float32)
 	dir := t.TempDir()
 	apply := &tfproto.SignatureDef{
-		Inputs:  map[string]*tfproto.TensorInfo{"learning_rate": tensorInfo("rate", float)},
-		Outputs: map[string]*tfproto.TensorInfo{"rate": tensorInfo("applied", float)},
+		Inputs:  map[string]*tfproto.TensorInfo{"learning_rate": tensorInfo("rate", tfbind.Float32)},
+		Outputs: map[string]*tfproto.TensorInfo{"rate": rate},
 	}
 	if reduction == contract.ReductionUnknown {
-		apply.Outputs["loss"] = tensorInfo("applied", float)
+		apply.Outputs["loss"] = rate
 	}
 	writeModel(t, dir, text, map[string]*tfproto.SignatureDef{"train": step, "gradients": step, "evaluate": step,
 		"apply": apply}, nil)

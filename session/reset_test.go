@@ -36,9 +36,10 @@ func TestResetsChangeNothing(t *testing.T) {
 		assert.Positive(t, p.Bytes())
 		// Revert undoes these steps.
 		losses(t, s, bs[:2], 100)
-		r, err := s.Reset(ctx, depth, p)
-		require.NoError(t, err)
+		require.NoError(t, s.Revert(ctx, p))
 		require.NoError(t, p.Close())
+		r, err := s.Reset(ctx, depth)
+		require.NoError(t, err)
 		assert.True(t, r.Returned.OK)
 		assert.Positive(t, r.Took)
 		from := 3 + 3*i
@@ -68,11 +69,7 @@ func TestSnapshot(t *testing.T) {
 	assert.Equal(t, first, losses(t, other, bs, 0))
 
 	// A model reset to its original weights trains as it did at first.
-	_, err = other.Reset(ctx, "restore", nil)
-	require.NoError(t, err)
-	assert.Equal(t, first, losses(t, other, bs, 0))
-	_, err = other.Reset(ctx, "reload", nil)
-	require.NoError(t, err)
+	require.NoError(t, other.Restore(ctx, weightsOf(other.Model())))
 	assert.Equal(t, first, losses(t, other, bs, 0))
 
 	require.NoError(t, p.Close())
@@ -83,17 +80,15 @@ func TestSnapshot(t *testing.T) {
 	require.NoError(t, err)
 	defer q.Close()
 	assert.ErrorIs(t, s.Revert(ctx, q), session.ErrMismatch)
-	_, err = s.Reset(ctx, "reload", q)
-	assert.ErrorIs(t, err, session.ErrMismatch)
-	_, err = s.Reset(ctx, "process", nil)
+	_, err = s.Reset(ctx, "process")
 	assert.ErrorContains(t, err, "a session has no depth")
-	// The rejected resets did not change the session.
+	// What was rejected did not change the session.
 	losses(t, s, bs[:1], 0)
 
 	require.NoError(t, s.Close())
 	_, err = s.Snapshot(ctx)
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
-	_, err = s.Reset(ctx, "reload", nil)
+	_, err = s.Reset(ctx, "reload")
 	assert.ErrorIs(t, err, tfbind.ErrClosed)
 }
 
@@ -108,7 +103,8 @@ func TestSnapshotHasTheLearningRate(t *testing.T) {
 	defer p.Close()
 	want := losses(t, s, bs, 0)
 	require.NoError(t, s.SetLearningRate(1e-9))
-	_, err = s.Reset(ctx, "reload", p)
+	require.NoError(t, s.Revert(ctx, p))
+	_, err = s.Reset(ctx, "reload")
 	require.NoError(t, err)
 	assert.Equal(t, want, losses(t, s, bs, 0))
 }
@@ -129,11 +125,8 @@ func TestMicroBatches(t *testing.T) {
 		have := losses(t, s, b, 0)
 		assert.InDeltaSlice(t, want, have, 1e-4, "%d parts", parts)
 		// The number of micro-batches survives a reload and can be reset to 1.
-		p, err := s.Snapshot(ctx)
+		_, err := s.Reset(ctx, "reload")
 		require.NoError(t, err)
-		_, err = s.Reset(ctx, "reload", p)
-		require.NoError(t, err)
-		require.NoError(t, p.Close())
 		assert.Equal(t, parts, s.MicroBatches())
 		losses(t, s, b[:1], 6)
 		require.NoError(t, s.SetMicroBatches(1))
@@ -178,7 +171,7 @@ func TestReloadOfAnotherModel(t *testing.T) {
 			require.NoError(t, err)
 			defer p.Close()
 			require.NoError(t, c.spoil(dir))
-			_, err = s.Reset(ctx, "reload", p)
+			_, err = s.Reset(ctx, "reload")
 			require.ErrorIs(t, err, c.want)
 			require.NotErrorIs(t, err, session.ErrLost)
 			want := losses(t, s, bs, 2)
@@ -188,7 +181,7 @@ func TestReloadOfAnotherModel(t *testing.T) {
 	}
 }
 
-// If loading fails, the session is lost, but not its snapshot.
+// If loading fails, the session is lost, but not an earlier snapshot.
 func TestReloadThatFails(t *testing.T) {
 	ctx := context.Background()
 	bs := batches(t, digits(t), 32, 2)
@@ -200,14 +193,14 @@ func TestReloadThatFails(t *testing.T) {
 	require.NoError(t, err)
 	defer p.Close()
 	damageWeights(t, model.Dir) // TensorFlow detects this only while loading
-	_, err = s.Reset(ctx, "reload", p)
+	_, err = s.Reset(ctx, "reload")
 	require.ErrorIs(t, err, session.ErrLost)
 	require.ErrorIs(t, err, supervise.ErrRetry, "another process goes on")
-	require.ErrorContains(t, err, "open the model again and revert")
+	require.ErrorContains(t, err, "resume from the last checkpoint")
 
 	// The session is closed.
 	out := make([]float64, 2)
-	_, err = s.Reset(ctx, "reload", nil)
+	_, err = s.Reset(ctx, "reload")
 	for _, err := range []error{err, s.Train(ctx, 0, bs[0], out), s.Evaluate(ctx, bs[0], out), s.SetLearningRate(1),
 		s.Revert(ctx, p), s.Save(ctx, filepath.Join(t.TempDir(), "state"))} {
 		assert.ErrorIs(t, err, tfbind.ErrClosed)
@@ -249,11 +242,8 @@ func TestReloadsStayFlat(t *testing.T) {
 	var sample memory.Sample
 	began := time.Now()
 	for i := range reloads {
-		p, err := s.Snapshot(ctx)
+		_, err := s.Reset(ctx, "reload")
 		require.NoError(t, err)
-		_, err = s.Reset(ctx, "reload", p)
-		require.NoError(t, err)
-		require.NoError(t, p.Close())
 		losses(t, s, b, int64(i))
 		require.NoError(t, sampler.Sample(i+1, &sample))
 		series.Append(&sample)

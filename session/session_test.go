@@ -357,7 +357,7 @@ func TestNil(t *testing.T) {
 		"Snapshot": func() error { _, err := s.Snapshot(none); return err },
 		"Save":     func() error { return s.Save(none, filepath.Join(t.TempDir(), "v")) },
 		"Restore":  func() error { return s.Restore(none, filepath.Join(t.TempDir(), "v")) },
-		"Reset":    func() error { _, err := s.Reset(none, "none", nil); return err },
+		"Reset":    func() error { _, err := s.Reset(none, "reload"); return err },
 	} {
 		assert.ErrorContains(t, do(), "the context ", name)
 	}
@@ -518,10 +518,8 @@ func TestOnly(t *testing.T) {
 	require.ErrorIs(t, part.SetMicroBatches(2), savedmodels.ErrNoSignature)
 	_, err := part.Prepare("predict")
 	require.ErrorContains(t, err, "signature predict was not loaded: add it to Options.Only")
-	p, err := part.Snapshot(t.Context())
+	_, err = part.Reset(t.Context(), "reload")
 	require.NoError(t, err)
-	_, err = part.Reset(t.Context(), "reload", p)
-	require.NoError(t, errors.Join(err, p.Close()))
 	require.Equal(t, losses(t, whole, bs, 4), losses(t, part, bs, 4))
 
 	file, err := os.ReadFile(filepath.Join(whole.Model().Dir, "saved_model.pb"))

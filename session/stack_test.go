@@ -15,7 +15,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/gpuopts"
-	"steadyfit/internal/graphdef"
 	"steadyfit/internal/tfproto"
 	"steadyfit/option"
 	"steadyfit/savedmodels"
@@ -97,10 +96,7 @@ func TestFusedStepsAreTheSameSteps(t *testing.T) {
 	assert.True(t, variables(t, plain) == variables(t, many), "the variables differ")
 
 	// Single steps and executions of several steps can alternate, also after a reload.
-	p, err := many.Snapshot(t.Context())
-	require.NoError(t, err)
-	defer p.Close()
-	_, err = many.Reset(t.Context(), "reload", p)
+	_, err := many.Reset(t.Context(), "reload")
 	require.NoError(t, err)
 	assert.Equal(t, single(t, plain, bs[:2], 14), single(t, many, bs[:2], 14))
 	single(t, plain, bs[2:5], 16)
@@ -193,65 +189,27 @@ func TestStackErrors(t *testing.T) {
 	assert.ErrorIs(t, s.Stack(0, 3, bs[0]), tfbind.ErrClosed)
 }
 
-// stacked returns a model that learns nothing and reports its inputs: loss is the mean of x
-// with weights, first and second are the numbers of the seed, and rate is the learning rate.
-// train_n reports the means. change modifies train_n.
+// stacked returns a model that learns nothing and reports its inputs (reports) and its learning rate. train_n reports
+// the means. change modifies train_n.
 func stacked(t testing.TB, change func(n *tfproto.SignatureDef)) *savedmodels.Model {
 	t.Helper()
-	float, double, index := tfbind.Float32, tfbind.Float64, graphdef.Type(tfbind.Int64)
-	reduce := graphdef.Attrs{"T": graphdef.Type(float), "Tidx": graphdef.Type(tfbind.Int32),
-		"keep_dims": graphdef.Bool(false)}
-	one := graphdef.Attrs{"T": graphdef.Type(float)}
-	g := &graphdef.Graph{}
-	g.Placeholder("rate", float).Add("applied", "Identity", one, "rate").Number("zero", 0).Number("one", 1).
-		Constant("axes1", tfbind.Int32, make([]byte, 4), 1).Constant("axes2", tfbind.Int32, []byte{0, 0, 0, 0, 1, 0, 0, 0}, 2)
-	for id, axes := range map[string]string{"1": "axes1", "2": "axes2"} {
-		gather := graphdef.Attrs{"Tparams": index, "Tindices": index, "Taxis": index}
-		axis, seeds := "zero", graphdef.Attrs{"T": graphdef.Type(double), "Tidx": graphdef.Type(tfbind.Int32),
-			"keep_dims": graphdef.Bool(false)}
-		if id == "2" {
-			axis = "one"
-		}
-		g.Placeholder("x"+id, float).Placeholder("w"+id, float).Placeholder("seed"+id, tfbind.Int64).
-			Add("weighted"+id, "Mul", one, "x"+id, "w"+id).Add("loss"+id, "Mean", reduce, "weighted"+id, axes).
-			Add("seeds"+id, "Cast", graphdef.Attrs{"SrcT": index, "DstT": graphdef.Type(double),
-				"Truncate": graphdef.Bool(false)}, "seed"+id)
-		for column, at := range map[string]string{"first": "zero", "second": "one"} {
-			gather["Tparams"] = graphdef.Type(double)
-			g.Add(column+"s"+id, "GatherV2", gather, "seeds"+id, at, axis)
-			if id == "1" {
-				g.Add(column+id, "Identity", graphdef.Attrs{"T": graphdef.Type(double)}, column+"s"+id)
-			} else {
-				g.Add(column+id, "Mean", seeds, column+"s"+id, "axes1")
-			}
-		}
-	}
-	text, err := g.Bytes()
+	text, err := reports("").Bytes()
 	require.NoError(t, err)
-	signature := func(id string, lead ...int64) *tfproto.SignatureDef {
-		return &tfproto.SignatureDef{
-			Inputs: map[string]*tfproto.TensorInfo{
-				"x": tensorInfo("x"+id, float, append(lead, -1)...), "sample_weight": tensorInfo("w"+id, float, append(lead, -1)...),
-				"learning_rate": tensorInfo("rate", float), "seed": tensorInfo("seed"+id, tfbind.Int64, append(lead, 2)...),
-			},
-			Outputs: map[string]*tfproto.TensorInfo{
-				"loss": tensorInfo("loss"+id, float), "first": tensorInfo("first"+id, double), "second": tensorInfo("second"+id, double),
-				"rate": tensorInfo("applied", float),
-			},
-		}
+	one, n := reporting("", true), reporting("_n", true, -1)
+	for _, s := range []*tfproto.SignatureDef{one, n} {
+		s.Outputs["rate"] = tensorInfo("applied", tfbind.Float32)
 	}
-	n := signature("2", -1)
 	if change != nil {
 		change(n)
 	}
-	return writeModel(t, t.TempDir(), text, map[string]*tfproto.SignatureDef{"train": signature("1"), "train_n": n}, nil)
+	return writeModel(t, t.TempDir(), text, map[string]*tfproto.SignatureDef{"train": one, "train_n": n}, nil)
 }
 
 // Each step of an execution has its own seed and sample weights. All steps have the same learning
 // rate.
 func TestFusedStepsTakeReservedInputs(t *testing.T) {
 	s := openModel(t, stacked(t, nil), session.Options{StepsPerExecution: 4, Seed: 7})
-	require.Equal(t, []string{"loss", "first", "rate", "second"}, s.TrainMetrics())
+	require.Equal(t, []string{"loss", "low", "number", "rate"}, s.TrainMetrics())
 	batch := func(x, w []float32) data.Batch {
 		b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: x}}}}
 		if w != nil {
@@ -265,11 +223,11 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 	require.NoError(t, s.Stack(2, 3, bs[2]))
 	assert.ErrorContains(t, s.TrainN(t.Context(), 40, 3, make([]float64, 4)), "none was set", "there is no rate yet")
 	require.NoError(t, s.SetLearningRate(0.5))
-	assert.Equal(t, []float64{3.5, 7, 0.5, 41}, stackedRun(t, s, bs, 40))
+	assert.Equal(t, []float64{3.5, 7, 41, 0.5}, stackedRun(t, s, bs, 40))
 	assert.Equal(t, single(t, s, bs[:2], 40), stackedRun(t, s, bs[:2], 40))
 	require.NoError(t, s.SetLearningRate(0.25))
 	bs = []data.Batch{batch([]float32{1, 2}, []float32{2, 0}), batch([]float32{3, 4}, []float32{0, 1})}
-	assert.Equal(t, []float64{6.0 / 4, 7, 0.25, 100.5}, stackedRun(t, s, bs, 100))
+	assert.Equal(t, []float64{6.0 / 4, 7, 100.5, 0.25}, stackedRun(t, s, bs, 100))
 	assert.Zero(t, testing.AllocsPerRun(10, func() {
 		for i, b := range bs {
 			if err := s.Stack(i, 2, b); err != nil {
@@ -293,8 +251,7 @@ func TestCompileStack(t *testing.T) {
 	without := reporter(t, "", false, nil)
 	resize := func(input string, dims ...int64) func(*tfproto.SignatureDef) {
 		return func(n *tfproto.SignatureDef) {
-			n.Inputs[input] = tensorInfo(map[string]string{"x": "x2", "sample_weight": "w2", "seed": "seed2",
-				"learning_rate": "rate"}[input], tfbind.DType(n.Inputs[input].Dtype), dims...)
+			n.Inputs[input] = tensorInfo(input+"_n", tfbind.DType(n.Inputs[input].Dtype), dims...)
 		}
 	}
 	for name, c := range map[string]struct {
@@ -312,8 +269,8 @@ func TestCompileStack(t *testing.T) {
 			session.Options{StepsPerExecution: 2}, "but train takes"},
 		"more inputs": {stacked(t, func(n *tfproto.SignatureDef) { n.Inputs["loss_scale"] = n.Inputs["learning_rate"] }),
 			session.Options{StepsPerExecution: 2}, "takes learning_rate, loss_scale"},
-		"fewer results": {stacked(t, func(n *tfproto.SignatureDef) { delete(n.Outputs, "first") }),
-			session.Options{StepsPerExecution: 2}, "does not report first"},
+		"fewer results": {stacked(t, func(n *tfproto.SignatureDef) { delete(n.Outputs, "low") }),
+			session.Options{StepsPerExecution: 2}, "does not report low"},
 		"fixed": {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 4}, ""},
 		"fixed, too few": {stacked(t, resize("x", 4, -1)), session.Options{StepsPerExecution: 3},
 			"exactly 4 steps per execution"},

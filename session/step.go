@@ -141,20 +141,12 @@ func (st *Step) Float(name string) (float64, error) {
 // without rounding.
 func (st *Step) Read(name string, a *data.Array) error {
 	i, err := st.output(name)
-	if err == nil {
-		err = readOutput(st.tf, i, a)
-	}
-	if err != nil {
-		return fmt.Errorf("output %s: %w", name, err)
-	}
-	return nil
-}
-
-// readOutput copies an output of a native step.
-func readOutput(st *tfbind.Step, i int, a *data.Array) error {
-	values, dims, err := st.Read(i, a.Values)
 	if err != nil {
 		return err
+	}
+	values, dims, err := st.tf.Read(i, a.Values)
+	if err != nil {
+		return fmt.Errorf("output %s: %w", name, err)
 	}
 	a.Values, a.Shape = values, a.Shape[:0]
 	for _, d := range dims {

@@ -46,6 +46,22 @@ func open(t *testing.T, m *savedmodels.Model, signature string, d Data) (*data.I
 	return ds, err
 }
 
+// refuses opens data for a signature, and returns the error, which has the text.
+func refuses(t *testing.T, m *savedmodels.Model, signature string, d Data, text string) error {
+	t.Helper()
+	_, err := open(t, m, signature, d)
+	require.ErrorContains(t, err, text)
+	return err
+}
+
+// reads opens data for a signature, and compares the values of a field.
+func reads[T any](t *testing.T, m *savedmodels.Model, signature string, d Data, field string, want []T) {
+	t.Helper()
+	ds, err := open(t, m, signature, d)
+	require.NoError(t, err)
+	assert.Equal(t, want, values[T](t, ds, field))
+}
+
 // Several labels are columns by name, and the trained model finds the columns of inputs again.
 func TestSeveralLabels(t *testing.T) {
 	text := savedmodels.Tensor{Name: "text", DType: dtype.String, Shape: []int64{-1}}
@@ -67,14 +83,13 @@ func TestSeveralLabels(t *testing.T) {
 		"y_stars,y_price": `no column "y_price", which input y_price of the model takes: add it, or name the columns`,
 		"y_stars,cost":    "Data.Label cost: the model has the labels y_price, y_stars; expected their columns, as in y_price=COLUMN,...",
 	} {
-		_, err := open(t, m, "train", Data{Path: csv, Label: label})
-		require.ErrorContains(t, err, says)
+		refuses(t, m, "train", Data{Path: csv, Label: label}, says)
 	}
-	_, err := open(t, m, "train", Data{Path: file(t, "usd.csv", "f1,text,y_price,f0,y_stars\n1,a,$2.50,3,4\n")})
-	require.ErrorContains(t, err, `column "y_price" (3): found "$2.50", expected a number; correct it, encode the column by a rule `+
-		`of a schema (CSVOptions.Schema), or leave it out (Options.Ignore)`)
-	_, err = open(t, m, "train", Data{Path: csv, Inputs: map[string][]string{"feature": {"f0"}}})
-	require.ErrorContains(t, err, "Data.Inputs feature: the model has no such input; its inputs are features, text, y_price, y_stars")
+	refuses(t, m, "train", Data{Path: file(t, "usd.csv", "f1,text,y_price,f0,y_stars\n1,a,$2.50,3,4\n")},
+		`column "y_price" (3): found "$2.50", expected a number; correct it, encode the column by a rule `+
+			`of a schema (CSVOptions.Schema), or leave it out (Options.Ignore)`)
+	refuses(t, m, "train", Data{Path: csv, Inputs: map[string][]string{"feature": {"f0"}}},
+		"Data.Inputs feature: the model has no such input; its inputs are features, text, y_price, y_stars")
 
 	r, err := newReader(m, "train", Data{Path: csv, Label: "price=cost", Inputs: map[string][]string{"features": {"f0", "f1"}}})
 	require.NoError(t, err)
@@ -104,13 +119,11 @@ func TestColumnOfText(t *testing.T) {
 		assert.Equal(t, map[string][]string{"x": {column}, "y": {"label"}}, trained.Metadata.Columns)
 		lines := fmt.Sprintf(`{"id": "n1", %q: "fine", "label": 1}`, column)
 		for _, keep := range [][]string{nil, {"id"}, {column}} {
-			ds, err := open(t, trained, "predict", Data{Path: file(t, "new.jsonl", lines), Keep: keep})
-			require.NoError(t, err, "%v", keep)
-			assert.Equal(t, []string{"fine"}, values[string](t, ds, "x"))
+			reads(t, trained, "predict", Data{Path: file(t, "new.jsonl", lines), Keep: keep}, "x", []string{"fine"})
 		}
 		for _, signature := range []string{"train", "evaluate", "predict"} {
-			_, err := open(t, trained, signature, Data{Path: file(t, "other.csv", "id,label\nn1,1\n")})
-			require.ErrorContains(t, err, `no column "`+column+`", which input x of the model takes`, signature)
+			refuses(t, trained, signature, Data{Path: file(t, "other.csv", "id,label\nn1,1\n")},
+				`no column "`+column+`", which input x of the model takes`)
 		}
 	}
 }
@@ -119,14 +132,10 @@ func TestColumnOfText(t *testing.T) {
 func TestLabelIsAnInput(t *testing.T) {
 	m := modelOf(nil, []savedmodels.Tensor{floats("a"), floats("b")}, []savedmodels.Tensor{floats("rating")})
 	for text, label := range map[string]string{"a,b,rating\n1,2,3\n": "rating", "a,rating,b\n1,3,2\n": "", "a,b,stars\n1,2,3\n": "rating=stars"} {
-		ds, err := open(t, m, "train", Data{Path: file(t, "t.csv", text), Label: label})
-		require.NoError(t, err, text)
-		assert.Equal(t, []int64{3}, values[int64](t, ds, "y"))
+		reads(t, m, "train", Data{Path: file(t, "t.csv", text), Label: label}, "y", []int64{3})
 	}
 	m.Roles.Predict, m.Signatures = "", m.Signatures[:2]
-	ds, err := open(t, m, "train", Data{Path: file(t, "t.csv", "a,b,rating\n1,2,3\n"), Label: "rating"})
-	require.NoError(t, err, "without a predict signature")
-	assert.Equal(t, []int64{3}, values[int64](t, ds, "y"))
+	reads(t, m, "train", Data{Path: file(t, "t.csv", "a,b,rating\n1,2,3\n"), Label: "rating"}, "y", []int64{3})
 }
 
 // A label input for one-hot vectors takes class numbers and names.
@@ -144,18 +153,16 @@ func TestOneHotLabels(t *testing.T) {
 			assert.Equal(t, want, values[float32](t, ds, "y"))
 		}
 	}
-	_, err := open(t, m, "train", Data{Path: file(t, "t.csv", numbers+"1,2,3\n")})
-	require.ErrorIs(t, err, data.ErrLabel)
-	require.ErrorContains(t, err, `t.csv: line 5, column "label" (3): found 3, expected a class from 0 to 2`)
-	_, err = open(t, m, "train", Data{Path: file(t, "t.csv", "a,b,label\n1,2,u\n1,2,v\n1,2,u\n1,2,v\n")})
-	require.ErrorContains(t, err, "field y has the 2 labels u, v, and the model has 3 classes without names")
+	require.ErrorIs(t, refuses(t, m, "train", Data{Path: file(t, "t.csv", numbers+"1,2,3\n")},
+		`t.csv: line 5, column "label" (3): found 3, expected a class from 0 to 2`), data.ErrLabel)
+	refuses(t, m, "train", Data{Path: file(t, "t.csv", "a,b,label\n1,2,u\n1,2,v\n1,2,u\n1,2,v\n")},
+		"field y has the 2 labels u, v, and the model has 3 classes without names")
 	texts, err := data.New("texts", data.Field{Name: "x", Array: data.Array{Shape: []int{2, 2}, Values: make([]float32, 4)}},
 		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []string{"ant", "mule"}}})
 	require.NoError(t, err)
-	_, err = open(t, m, "train", Data{Memory: texts})
-	require.ErrorIs(t, err, data.ErrLabel)
-	require.ErrorContains(t, err, "texts: field y has texts, and label y takes class numbers: convert names to numbers, as with "+
-		"numpy.unique(names, return_inverse=True)")
+	require.ErrorIs(t, refuses(t, m, "train", Data{Memory: texts},
+		"texts: field y has texts, and label y takes class numbers: convert names to numbers, as with "+
+			"numpy.unique(names, return_inverse=True)"), data.ErrLabel)
 	for _, c := range []struct {
 		loss  string
 		width int64
@@ -231,17 +238,13 @@ func TestTableForAModelTrainedWithoutNames(t *testing.T) {
 		var notes []string
 		noted := named
 		noted.Note = func(message string) { notes = append(notes, message) }
-		ds, err := open(t, trained, signature, noted)
-		require.NoError(t, err)
-		assert.Equal(t, []float32{2, 1}, values[float32](t, ds, "x"), signature)
+		reads(t, trained, signature, noted, "x", []float32{2, 1})
 		require.Len(t, notes, 1)
 		assert.Contains(t, notes[0], "named.csv: input x takes the columns b, a in this order, and the training data had no names")
 		for _, d := range []Data{inOrder, plain} {
-			ds, err := open(t, trained, signature, d)
-			require.NoError(t, err)
-			assert.Equal(t, []float32{1, 2}, values[float32](t, ds, "x"))
+			reads(t, trained, signature, d, "x", []float32{1, 2})
 		}
-		_, err = open(t, m, signature, named)
+		_, err := open(t, m, signature, named)
 		require.NoError(t, err, "without a training")
 	}
 	again := recorded(t, trained, inOrder)
@@ -254,8 +257,8 @@ func TestTableForAModelTrainedWithoutNames(t *testing.T) {
 func TestIgnoredFieldThatIsNone(t *testing.T) {
 	m := modelOf(nil, []savedmodels.Tensor{floats("x", 2)}, []savedmodels.Tensor{floats("y")})
 	for name, text := range map[string]string{"t.csv": "id,a,b,label\n1,2,3,4\n", "t.jsonl": `{"id":1,"a":2,"b":3,"label":4}`} {
-		_, err := open(t, m, "train", Data{Path: file(t, name, text), Ignore: []string{"id", "nosuch"}})
-		require.ErrorContains(t, err, name+`: no field or column "nosuch"; the names are ["id" "a" "b" "label"]`)
+		refuses(t, m, "train", Data{Path: file(t, name, text), Ignore: []string{"id", "nosuch"}},
+			name+`: no field or column "nosuch"; the names are ["id" "a" "b" "label"]`)
 	}
 }
 
@@ -265,8 +268,7 @@ func TestNamesInOneOfSeveralLabels(t *testing.T) {
 	for _, label := range []savedmodels.Tensor{color, floats("y_color", 2)} {
 		m := modelOf(nil, []savedmodels.Tensor{floats("x", 2)}, []savedmodels.Tensor{label, floats("y_size")})
 		d := Data{Path: file(t, "t.csv", "a,b,y_color,y_size\n1,2,red,3\n1,2,blue,4\n")}
-		_, err := open(t, m, "train", d)
-		require.ErrorContains(t, err, `line 2, column "y_color" (3): found "red", expected a number; `)
+		refuses(t, m, "train", d, `line 2, column "y_color" (3): found "red", expected a number; `)
 		d.Schema = &data.Schema{Columns: map[string]data.Rule{"y_color": {Type: "category", Values: map[string]int64{"red": 0, "blue": 1}}}}
 		ds, err := open(t, m, "train", d)
 		require.NoError(t, err)
@@ -283,16 +285,16 @@ func TestColumnsThatAreNone(t *testing.T) {
 	m, err := savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	dir := arrays(t)
-	_, err = opened(t, m, Data{Path: dir, Inputs: map[string][]string{"x": {"pixels"}}})
-	require.ErrorContains(t, err, "Data.Inputs x=pixels: "+dir+" has no such columns; name its fields like the inputs")
+	refuses(t, m, m.Roles.Evaluate, Data{Path: dir, Inputs: map[string][]string{"x": {"pixels"}}},
+		"Data.Inputs x=pixels: "+dir+" has no such columns; name its fields like the inputs")
 }
 
 // The column of a label is no feature of a model without labels, even if the model takes as many values.
 func TestTableWithoutLabels(t *testing.T) {
 	m := modelOf(nil, []savedmodels.Tensor{floats("x", 3)}, nil)
 	for _, name := range []string{"label", "y"} {
-		_, err := open(t, m, "train", Data{Path: file(t, "t.csv", "f0,f1,"+name+"\n1,2,7\n")})
-		require.ErrorContains(t, err, "no input of signature train takes the field y")
+		refuses(t, m, "train", Data{Path: file(t, "t.csv", "f0,f1,"+name+"\n1,2,7\n")},
+			"no input of signature train takes the field y")
 	}
 }
 
@@ -310,8 +312,7 @@ func TestInputsOfReservedNames(t *testing.T) {
 		assert.Equal(t, []string{"heavy"}, values[string](t, ds, "sample_weight"), name)
 		assert.Equal(t, []float32{2.5}, values[float32](t, ds, "seed"), name)
 		d.Path = file(t, name, strings.ReplaceAll(text, "seed", "other"))
-		_, err = open(t, m, "train", d)
-		require.ErrorContains(t, err, "seed", name)
+		refuses(t, m, "train", d, "seed")
 	}
 }
 
@@ -323,8 +324,7 @@ func TestBytesOfANamedInput(t *testing.T) {
 	for _, name := range []string{"pixels", "x"} {
 		bytes, err := data.New("made", data.Field{Name: name, Array: data.Array{Shape: []int{1, 2}, Values: []uint8{0, 255}}})
 		require.NoError(t, err)
-		_, err = open(t, m, "train", Data{Memory: bytes})
-		require.ErrorContains(t, err, "set it to 0,1 for bytes from 0 to 255", name)
+		refuses(t, m, "train", Data{Memory: bytes}, "set it to 0,1 for bytes from 0 to 255")
 		ds, err := open(t, m, "train", Data{Memory: bytes, Scale: &[2]float64{0, 1}})
 		require.NoError(t, err, name)
 		assert.Equal(t, []float32{0, 1}, values[float32](t, ds, name), name)

@@ -184,8 +184,7 @@ func TestColumnsOfTheRecord(t *testing.T) {
 		}
 	}
 	assert.Empty(t, notes)
-	_, err = OpenData(m, m.Roles.Train, d, "train", pass)
-	require.ErrorContains(t, err, "no input of signature train takes the field name")
+	refuses(t, m, m.Roles.Train, d, "no input of signature train takes the field name")
 
 	write(strings.Replace(header, "c7,", "d7,", 1) + row)
 	_, err = OpenData(m, m.Roles.Evaluate, d, "test", pass)

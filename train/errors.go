@@ -87,17 +87,14 @@ func isA(err error, targets ...any) bool {
 	return slices.ContainsFunc(targets, func(t any) bool { return errors.As(err, t) })
 }
 
-// every reports whether the function is returns true for all errors that err joins.
-func every(err error, is func(error) bool) bool {
+// unwritten reports whether all errors that err joins are about a checkpoint or the history, so that the session has
+// the result of a complete training.
+func unwritten(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !every(e, is) })
+		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !unwritten(e) })
 	}
-	return err == nil || is(err)
+	return err == nil || errors.As(err, new(*fit.WriteError))
 }
-
-// unwritten reports whether an error is about a checkpoint or the history, so that the session has the result
-// of a complete training.
-func unwritten(err error) bool { return errors.As(err, new(*fit.WriteError)) }
 
 // notBegun reports whether a run failed to read or write files at its beginning. Another
 // attempt may succeed, for example when a full disk has space again.

@@ -47,7 +47,7 @@ func no(format string, args ...any) error {
 }
 
 // tryFeatures implements cacheFeatures. Its error is ErrNoFeatures if the training can continue without them.
-func (t *training) tryFeatures(ctx context.Context) error {
+func (t *training) tryFeatures(ctx context.Context) (err error) {
 	if err := t.mayCache(); err != nil {
 		return err
 	}
@@ -68,24 +68,27 @@ func (t *training) tryFeatures(ctx context.Context) error {
 		return err
 	}
 	t.decodeJPEG(s.DecodeJPEG)
+	defer func() {
+		if err != nil {
+			t.decodeJPEG(nil)
+			err = errors.Join(err, s.Close())
+			return
+		}
+		t.model, t.plan, t.session = f.Model, plan, s
+	}()
 	if err := t.checkImages(ctx); err != nil {
-		t.decodeJPEG(nil)
-		return errors.Join(err, s.Close())
+		return err
 	}
 	x, err := s.NewFeatureStep(f)
-	if err == nil {
-		var difference float64
-		if difference, err = t.checkFeatures(ctx, s, x); err == nil {
-			err = t.useFeatures(ctx, x, f, difference)
-		}
-		err = errors.Join(err, x.Close())
-	}
 	if err != nil {
-		t.decodeJPEG(nil)
-		return errors.Join(err, s.Close())
+		return err
 	}
-	t.model, t.plan, t.session = f.Model, plan, s
-	return nil
+	defer func() { err = errors.Join(err, x.Close()) }()
+	difference, err := t.checkFeatures(ctx, s, x)
+	if err != nil {
+		return err
+	}
+	return t.useFeatures(ctx, x, f, difference)
 }
 
 // mayCache returns ErrNoFeatures if the options or the checkpoint forbid a cache of features.

@@ -1,9 +1,6 @@
 package train
 
 import (
-	"encoding/json"
-	"image"
-	"image/png"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,7 +10,6 @@ import (
 
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/savedmodels"
 )
 
 // A training on JPEG files equals one on PNG files with the pixels that TensorFlow decodes from them.
@@ -31,48 +27,6 @@ func TestJPEGIsDecodedAsByTensorFlow(t *testing.T) {
 		return weights(t, c.Out)
 	}
 	assert.Equal(t, train("png-grey"), train("jpeg"))
-}
-
-// Resized pixels are not rounded: the model gets those of Keras.
-func TestResizedImagesKeepFractions(t *testing.T) {
-	raw, err := os.ReadFile("../data/testdata/resized.json")
-	require.NoError(t, err)
-	var made struct {
-		Picture       []int
-		Height, Width int
-		Resized       []struct {
-			Height, Width, Channels int
-			Values                  []float64
-		}
-	}
-	require.NoError(t, json.Unmarshal(raw, &made))
-	picture := image.NewNRGBA(image.Rect(0, 0, made.Width, made.Height))
-	for i, v := range made.Picture {
-		picture.Pix[i/3*4+i%3], picture.Pix[i/3*4+3] = uint8(v), 255
-	}
-	folder := t.TempDir()
-	for _, class := range []string{"0", "1"} {
-		require.NoError(t, os.Mkdir(filepath.Join(folder, class), 0o755))
-		file, err := os.Create(filepath.Join(folder, class, "1.png"))
-		require.NoError(t, err)
-		require.NoError(t, png.Encode(file, picture))
-		require.NoError(t, file.Close())
-	}
-	var x []float32 // as the model takes it, from 0 to 16
-	for _, r := range made.Resized {
-		if r.Height != 8 || r.Width != 8 || r.Channels != 1 {
-			continue
-		}
-		for _, v := range append(r.Values, r.Values...) {
-			x = append(x, float32(v/255*16))
-		}
-	}
-	require.Len(t, x, 2*64)
-	model, err := savedmodels.Builtin("digits-cnn")
-	require.NoError(t, err)
-	ds, err := opened(t, model, Data{Path: folder, Height: 8, Width: 8})
-	require.NoError(t, err)
-	assert.Equal(t, x, values[float32](t, ds, "x"))
 }
 
 // The check of images uses the decoder of the training. testdata/cmyk.jpg has four channels, which Go's

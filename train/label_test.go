@@ -22,30 +22,24 @@ func TestNamesForAModelTrainedOnNumbers(t *testing.T) {
 	assert.True(t, m.Metadata.NumericLabels)
 	names := Data{Path: table(t, 200, "yes", "no", "yes")}
 	for _, signature := range []string{m.Roles.Train, m.Roles.Evaluate, m.Roles.Predict} {
-		_, err = OpenData(m, signature, names, "test", data.Pass{Batch: 2})
-		require.ErrorIs(t, err, data.ErrLabel, signature)
-		assert.ErrorContains(t, err, `line 2, column "label" (201): found "yes", expected a number, because the labels of the `+
-			"training data are numbers")
+		require.ErrorIs(t, refuses(t, m, signature, names,
+			`line 2, column "label" (201): found "yes", expected a number, because the labels of the `+
+				"training data are numbers"), data.ErrLabel)
 	}
 	names.Classes = []string{"yes", "no"}
-	ds, err := opened(t, m, names)
-	require.NoError(t, err)
-	assert.Equal(t, []int64{0, 1, 0}, values[int64](t, ds, "y"))
+	reads(t, m, m.Roles.Evaluate, names, "y", []int64{0, 1, 0})
 	m = recorded(t, m, names)
 	assert.False(t, m.Metadata.NumericLabels, "the record of the last training")
 	assert.Equal(t, []string{"yes", "no"}, m.Metadata.ClassNames)
 	names.Classes = []string{"a", "b", "c"}
-	_, err = opened(t, m, names)
-	assert.ErrorContains(t, err, "Data.Classes a,b,c: the model has 2: yes, no")
+	refuses(t, m, m.Roles.Evaluate, names, "Data.Classes a,b,c: the model has 2: yes, no")
 
 	// Class folders have names, too.
 	m, err = savedmodels.Builtin("digits")
 	require.NoError(t, err)
 	m = m.WithRecord(&savedmodels.DataRecord{NumericLabels: true})
 	folder := photos(t)
-	ds, err = opened(t, m, Data{Path: folder, Height: 8, Width: 8})
-	require.NoError(t, err, "the names are the numbers")
-	assert.Equal(t, []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, values[int64](t, ds, "y"))
+	reads(t, m, m.Roles.Evaluate, Data{Path: folder, Height: 8, Width: 8}, "y", []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	require.NoError(t, os.Rename(filepath.Join(folder, "9"), filepath.Join(folder, "nine")))
 	_, err = opened(t, m, Data{Path: folder, Height: 8, Width: 8})
 	require.ErrorIs(t, err, data.ErrLabel)

@@ -112,16 +112,13 @@ func TestNumbersAfterNames(t *testing.T) {
 	m.Metadata.ClassNames = nil
 	named := recorded(t, m, Data{Path: table(t, 64, "zebra", "ant", "a", "b", "c", "d", "e", "f", "g", "h")})
 	numbers := table(t, 64, "0", "1")
-	_, err = opened(t, named, Data{Path: numbers})
-	require.ErrorIs(t, err, data.ErrLabel)
-	assert.ErrorContains(t, err, "table.csv: field y has numbers, and the labels of the training were the names a, ant, b, c, "+
-		"d, e, f, g and 2 more; use names, or list the names in the order of the numbers (Data.Classes)")
-	_, err = opened(t, named, Data{Path: numbers, Classes: []string{"zebra", "ant", "a", "b", "c", "d", "e", "f", "g", "h"}})
-	assert.ErrorContains(t, err, `the model has "zebra" as class 9, and this order makes it class 0`)
-	ds, err := opened(t, named, Data{Path: numbers, Classes: named.Metadata.ClassNames})
-	require.NoError(t, err)
-	assert.Equal(t, []int64{0, 1}, values[int64](t, ds, "y"))
-	ds, err = opened(t, recorded(t, m, Data{Path: table(t, 64, "9", "0")}), Data{Path: numbers})
+	require.ErrorIs(t, refuses(t, named, named.Roles.Evaluate, Data{Path: numbers},
+		"table.csv: field y has numbers, and the labels of the training were the names a, ant, b, c, "+
+			"d, e, f, g and 2 more; use names, or list the names in the order of the numbers (Data.Classes)"), data.ErrLabel)
+	refuses(t, named, named.Roles.Evaluate, Data{Path: numbers, Classes: []string{"zebra", "ant", "a", "b", "c", "d", "e", "f", "g", "h"}},
+		`the model has "zebra" as class 9, and this order makes it class 0`)
+	reads(t, named, named.Roles.Evaluate, Data{Path: numbers, Classes: named.Metadata.ClassNames}, "y", []int64{0, 1})
+	ds, err := opened(t, recorded(t, m, Data{Path: table(t, 64, "9", "0")}), Data{Path: numbers})
 	require.NoError(t, err)
 	assert.Equal(t, []int64{0, 1}, values[int64](t, ds, "y"))
 }
@@ -205,10 +202,9 @@ func TestReplacedRules(t *testing.T) {
 func TestUnknownLabelNames(t *testing.T) {
 	m, err := savedmodels.Builtin("dropout-200-512-256-1")
 	require.NoError(t, err)
-	_, err = opened(t, m, Data{Path: table(t, 200, "yes", "yes")})
-	require.ErrorIs(t, err, data.ErrLabel)
-	assert.ErrorContains(t, err, "field y has the labels yes, and the model records no class names, so the labels have "+
-		"no numbers")
+	require.ErrorIs(t, refuses(t, m, m.Roles.Evaluate, Data{Path: table(t, 200, "yes", "yes")},
+		"field y has the labels yes, and the model records no class names, so the labels have "+
+			"no numbers"), data.ErrLabel)
 	_, err = opened(t, m, Data{Path: table(t, 200, "yes", "no")})
 	assert.NoError(t, err, "both classes of a binary label, in sorted order")
 	_, err = Run(t.Context(), Config{
@@ -281,9 +277,7 @@ func TestRecordedSchema(t *testing.T) {
 	}
 	labelled := table(t, 200, "yes", "no")
 	m = recorded(t, m, Data{Path: labelled, Schema: words("0")})
-	ds, err := opened(t, m, Data{Path: labelled})
-	require.NoError(t, err)
-	assert.Equal(t, []int64{1, 0}, values[int64](t, ds, "y"))
+	reads(t, m, m.Roles.Evaluate, Data{Path: labelled}, "y", []int64{1, 0})
 	text, err := os.ReadFile(labelled)
 	require.NoError(t, err)
 	features := strings.NewReplacer(",label", "", ",yes", "", ",no", "").Replace(string(text))
@@ -291,14 +285,13 @@ func TestRecordedSchema(t *testing.T) {
 	read := func() (*data.InMemory, error) {
 		return OpenData(m, m.Roles.Predict, d, "test", data.Pass{Batch: 2})
 	}
-	ds, err = read()
+	ds, err := read()
 	require.NoError(t, err)
 	assert.Equal(t, []float32{5, 0}, values[float32](t, ds, "x")[:2])
 	d.Schema = words("0")
 	_, err = read()
 	require.NoError(t, err)
-	_, err = OpenData(m, m.Roles.Train, d, "train", data.Pass{Batch: 2})
-	require.ErrorContains(t, err, `the schema has a rule for column "label", and the columns are`)
+	refuses(t, m, m.Roles.Train, d, `the schema has a rule for column "label", and the columns are`)
 	d.Path, d.Schema = file(t, "other.csv", strings.ReplaceAll(features, "\n0,", "\nzero,")), words("zero")
 	ds, err = read()
 	require.NoError(t, err)
@@ -358,13 +351,11 @@ func TestClassFolders(t *testing.T) {
 	for _, class := range []string{"0", "1", "2"} {
 		require.NoError(t, os.RemoveAll(filepath.Join(folder.Path, class)))
 	}
-	ds, err := opened(t, m, folder)
-	require.NoError(t, err)
-	assert.Equal(t, []int64{3, 4, 5, 6, 7, 8, 9}, values[int64](t, ds, "y"))
+	reads(t, m, m.Roles.Evaluate, folder, "y", []int64{3, 4, 5, 6, 7, 8, 9})
 	require.NoError(t, os.Rename(filepath.Join(folder.Path, "3"), filepath.Join(folder.Path, "new")))
 	_, err = opened(t, m, folder)
 	require.ErrorIs(t, err, data.ErrLabel)
-	ds, err = OpenData(m, m.Roles.Predict, folder, "test", data.Pass{Batch: 2})
+	ds, err := OpenData(m, m.Roles.Predict, folder, "test", data.Pass{Batch: 2})
 	require.NoError(t, err)
 	assert.NoError(t, ds.Close())
 }
@@ -458,8 +449,7 @@ func TestIgnoredFieldsAreRecorded(t *testing.T) {
 	require.NoError(t, err)
 	row := `{"x": [` + strings.Repeat("0, ", 63) + `1], "name": "a", "sample_weight": 2, "y": 1}` + "\n"
 	named, unnamed := Data{Path: file(t, "named.jsonl", row+row)}, Data{Path: file(t, "unnamed.jsonl", strings.Replace(row, `"name": "a", `, "", 1))}
-	_, err = opened(t, m, named)
-	require.ErrorContains(t, err, "takes the field name")
+	refuses(t, m, m.Roles.Evaluate, named, "takes the field name")
 	training := named
 	training.Ignore = []string{"name", "sample_weight"}
 	m = recorded(t, m, training)
@@ -471,14 +461,12 @@ func TestIgnoredFieldsAreRecorded(t *testing.T) {
 			require.NoError(t, ds.Close())
 		}
 	}
-	_, err = OpenData(m, m.Roles.Train, named, "train", data.Pass{Batch: 2})
-	require.ErrorContains(t, err, "takes the field name", "another training names what it leaves out")
+	refuses(t, m, m.Roles.Train, named, "takes the field name")
 	m = recorded(t, m, Data{Path: file(t, "plain.jsonl", `{"x": [`+strings.Repeat("0, ", 63)+`1], "y": 1}`)})
 	assert.Equal(t, []string{}, m.Metadata.Ignored, "the saved record is that of the last training")
 
 	// Values of records that were left out are not read.
 	m = m.WithRecord(&savedmodels.DataRecord{Ignored: []string{"null", "lengths", "nested", "date", "struct.size"}})
-	_, err = OpenData(m, m.Roles.Predict, Data{Path: "../data/testdata/records/odd.parquet"}, "test", data.Pass{Batch: 2})
-	require.ErrorIs(t, err, data.ErrFormat)
-	assert.ErrorContains(t, err, `column "struct.bytes": found "a", expected a number`)
+	require.ErrorIs(t, refuses(t, m, m.Roles.Predict, Data{Path: "../data/testdata/records/odd.parquet"},
+		`column "struct.bytes": found "a", expected a number`), data.ErrFormat)
 }

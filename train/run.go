@@ -192,9 +192,11 @@ func (t *training) run(ctx context.Context) (r Result, err error) {
 	t.reportNotes()
 	r.History, err = t.Loop.Run(ctx, t.data)
 	t.profiled.end()
-	err = t.orRestart(r.History, err)
+	if err == nil && !r.History.Done {
+		err = t.restartErr // nil if the loop ended for another reason
+	}
 	// A complete training saves its result even if the history or its last checkpoint could not be written.
-	if r.History.Done && every(err, unwritten) {
+	if r.History.Done && unwritten(err) {
 		unsaved := t.save(context.WithoutCancel(ctx), &r)
 		err = errors.Join(r.withSaved(err), unsaved)
 	}
@@ -209,14 +211,6 @@ func (t *training) run(ctx context.Context) (r Result, err error) {
 	return r, nil
 }
 
-// orRestart returns the error that requests another process, if the loop ended because of that request.
-func (t *training) orRestart(h *fit.History, err error) error {
-	if t.restartErr == nil || h.Done || err != nil {
-		return err
-	}
-	return t.restartErr
-}
-
 func (t *training) openModel() (err error) {
 	continues := t.continues()
 	t.adapt(continues)
@@ -228,7 +222,12 @@ func (t *training) openModel() (err error) {
 	if t.model, err = OpenModel(&t.Config); err != nil {
 		return err
 	}
-	if err := t.checkOut(); err != nil {
+	if t.OutVersion != "" {
+		err = session.CheckVersions(t.OutVersion, t.model)
+	} else if t.Out != "" {
+		err = session.CheckOutput(t.Out, t.model)
+	}
+	if err != nil {
 		return err
 	}
 	if err := t.openAdapter(); err != nil {
@@ -251,16 +250,6 @@ func (t *training) adapt(continues bool) {
 		t.Checkpoints, t.Resume = fit.Checkpoint{}, false
 	}
 	t.imagesChecked = continues
-}
-
-func (t *training) checkOut() error {
-	if t.OutVersion != "" {
-		return session.CheckVersions(t.OutVersion, t.model)
-	}
-	if t.Out == "" {
-		return nil
-	}
-	return session.CheckOutput(t.Out, t.model)
 }
 
 // checkSplit returns an error if the options need micro-batches and the model does not support

@@ -115,7 +115,7 @@ func TestWhatAnErrorLeaves(t *testing.T) {
 		{errors.Join(hook(&fit.WriteError{}), hook(other)), false},
 		{other, false},
 	} {
-		assert.Equal(t, c.unwritten, every(c.err, unwritten), "%v", c.err)
+		assert.Equal(t, c.unwritten, unwritten(c.err), "%v", c.err)
 	}
 	full := &fit.WriteError{Err: syscall.ENOSPC}
 	assert.True(t, notBegun(&fit.HookError{Phase: "start", Err: full}))

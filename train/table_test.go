@@ -116,10 +116,9 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 		}
 	}
 	for _, path := range tables(t, names[:64], 3) {
-		_, err := OpenData(m, m.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
-		require.ErrorContains(t, err, `no column "p0", which input x of the model takes`)
-		_, err = OpenData(builtin, builtin.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
-		require.ErrorContains(t, err, "expected samples of shape [64], got samples of shape [63]", path)
+		refuses(t, m, m.Roles.Predict, Data{Path: path}, `no column "p0", which input x of the model takes`)
+		err = refuses(t, builtin, builtin.Roles.Predict, Data{Path: path},
+			"expected samples of shape [64], got samples of shape [63]")
 		require.ErrorContains(t, err, "; the table has 63 columns besides the label, 1 too few: p63, p62, p61, p60, p59, "+
 			"p58, p57, p56 and 55 more; add the missing columns")
 	}
@@ -130,11 +129,11 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 			"has the columns p63, p62, p61, p60, p59, p58, p57, p56 and 56 more, none of which is called label or y; "+
 			"Data.Label names the label")
 	}
-	_, err = OpenData(builtin, builtin.Roles.Train, Data{Path: file(t, "t.jsonl", `{"x": [1, 2], "kind": 1}`)}, "train", data.Pass{Batch: 2})
-	require.ErrorContains(t, err, "and the data has x, kind (missing: y; not inputs: kind); name the arrays of the "+
-		"data like the inputs, or x and y (for a table or records, Data.Label names the label)")
-	_, err = OpenData(builtin, builtin.Roles.Predict, Data{Path: tables(t, reversed, 3)[1]}, "test", data.Pass{Batch: 2})
-	require.ErrorContains(t, err, "expected samples of shape [64], got samples of shape [65]")
+	refuses(t, builtin, builtin.Roles.Train, Data{Path: file(t, "t.jsonl", `{"x": [1, 2], "kind": 1}`)},
+		"and the data has x, kind (missing: y; not inputs: kind); name the arrays of the "+
+			"data like the inputs, or x and y (for a table or records, Data.Label names the label)")
+	err = refuses(t, builtin, builtin.Roles.Predict, Data{Path: tables(t, reversed, 3)[1]},
+		"expected samples of shape [64], got samples of shape [65]")
 	require.ErrorContains(t, err, "; the table has 65 columns besides the label: more, p0, p1, p2, p3, p4, p5, p6 and "+
 		"57 more; leave out those that are no features (Options.Ignore)")
 }

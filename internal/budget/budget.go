@@ -122,7 +122,7 @@ const (
 // Hook returns the budget as a hook of a loop that trains s. If the budget cannot be kept, the hook
 // returns an *Error at the end of the run, after the last checkpoint.
 func (b *Budget) Hook(s *session.Session) fit.Hook {
-	return b.hook(trainable{s}, openMeter)
+	return b.hook(s, openMeter)
 }
 
 func (b *Budget) hook(s trainee, open func(memory.Layer) (meter, error)) fit.Hook {
@@ -138,8 +138,8 @@ type trainee interface {
 	CheckSplit() error
 	MicroBatches() int
 	SetMicroBatches(n int) error
-	// reset resets the session and restores its state.
-	reset(ctx context.Context, depth string) (session.Reset, error)
+	// Reset is session.Session.Reset.
+	Reset(ctx context.Context, depth string) (session.Reset, error)
 }
 
 type enforcer struct {

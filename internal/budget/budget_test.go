@@ -108,7 +108,7 @@ func (m *machine) SetMicroBatches(n int) error {
 	return m.unsettable
 }
 
-func (m *machine) reset(context.Context, string) (session.Reset, error) {
+func (m *machine) Reset(context.Context, string) (session.Reset, error) {
 	if m.unresettable != nil {
 		return session.Reset{}, m.unresettable
 	}

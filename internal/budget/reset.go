@@ -34,7 +34,7 @@ type Resets struct {
 const priority = 400
 
 // Hook returns the resets as a hook of a loop that trains s.
-func (p Resets) Hook(s *session.Session) fit.Hook { return p.hook(trainable{s}) }
+func (p Resets) Hook(s *session.Session) fit.Hook { return p.hook(s) }
 
 func (p Resets) hook(s trainee) fit.Hook {
 	p.Depth = cmp.Or(p.Depth, contract.ResetReload)
@@ -103,7 +103,7 @@ func (r *resetter) reset(ctx context.Context, s *fit.State, reason string) error
 		return nil
 	}
 	s.AwaitCheckpoint()                                              // returns its memory, too
-	did, err := r.session.reset(context.WithoutCancel(ctx), r.Depth) // an interrupt must not lose a step
+	did, err := r.session.Reset(context.WithoutCancel(ctx), r.Depth) // an interrupt must not lose a step
 	if err != nil {
 		return stopWithCheckpoint(s, err, &r.failed)
 	}
@@ -121,15 +121,4 @@ func stopWithCheckpoint(s *fit.State, err error, atEnd *error) error {
 		s.Step, err)
 	s.Stop((*atEnd).Error())
 	return nil
-}
-
-type trainable struct{ *session.Session }
-
-func (t trainable) reset(ctx context.Context, depth string) (session.Reset, error) {
-	p, err := t.Snapshot(ctx)
-	if err != nil {
-		return session.Reset{}, fmt.Errorf("reset: %w", err)
-	}
-	r, err := t.Reset(ctx, depth, p)
-	return r, errors.Join(err, p.Close())
 }
