@@ -415,8 +415,7 @@ func TestChecksNameTheLine(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, Check(m, "y", Values{Classes: 8}))
 	require.NoError(t, Check(m, "", finite))
-	last, _, err := m.Split(0.75, 1)
-	require.NoError(t, err)
+	last, _ := split(t, m, 0.75, 1)
 	require.Contains(t, fieldsOf(t, last)["y"].Values, int64(7))
 	for _, ds := range []Dataset{m, m.Shuffle(3), last} {
 		err := Check(ds, "y", Values{Classes: 3})

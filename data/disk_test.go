@@ -115,8 +115,7 @@ func TestClosedOnDisk(t *testing.T) {
 	require.NoError(t, writeNPY(&file, Array{[]int{100}, make([]int32, 100)}))
 	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
 	m := opened(t, path, Options{OnDisk: true})
-	part, _, err := m.Split(0.5, 1)
-	require.NoError(t, err)
+	part, _ := split(t, m, 0.5, 1)
 	good := 0
 	for _, err := range part.Batches(Pass{Batch: 10}) {
 		if err != nil {

@@ -42,43 +42,6 @@ func Example() {
 	// 45 batches of 1438 samples
 }
 
-func ExampleNew() {
-	points, err := data.New("points",
-		data.Field{Name: "x", Array: data.Array{Shape: []int{3, 2}, Values: []float32{0, 1, 2, 3, 4, 5}}},
-		data.Field{Name: "y", Array: data.Array{Shape: []int{3}, Values: []int64{0, 1, 0}}})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for batch, err := range points.Batches(data.Pass{Batch: 2}) {
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		x, _ := batch.Field("x")
-		y, _ := batch.Field("y")
-		fmt.Println(x.Shape, x.Values, y.Shape, y.Values)
-	}
-	// Output:
-	// [2 2] [0 1 2 3] [2] [0 1]
-	// [1 2] [4 5] [1] [0]
-}
-
-func ExampleInMemory_Split() {
-	all, _, err := data.Builtin("digits")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	train, validation, err := all.Split(0.9, 1)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(train.Len(), validation.Len())
-	// Output: 1294 144
-}
-
 // An invalid cell is an error with its line and column.
 func ExampleOpen_csv() {
 	f, err := os.CreateTemp("", "*.csv")
@@ -94,25 +57,4 @@ func ExampleOpen_csv() {
 	fmt.Println(strings.ReplaceAll(err.Error(), f.Name(), "iris.csv"))
 	// Output:
 	// iris.csv: line 3, column "width" (2): found "n/a", expected a number; correct it, encode the column by a rule of a schema (CSVOptions.Schema), or leave it out (Options.Ignore)
-}
-
-func ExampleNewWriter() {
-	w, err := data.NewWriter(os.Stdout, ".csv", 2)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	err = w.Write(
-		data.Field{Name: "class", Array: data.Array{Shape: []int{2}, Values: []int64{7, 3}}},
-		data.Field{Name: "p", Array: data.Array{Shape: []int{2, 2}, Values: []float32{0.9, 0.1, 0.25, 0.75}}})
-	if err == nil {
-		err = w.Flush()
-	}
-	if err != nil {
-		fmt.Println(err)
-	}
-	// Output:
-	// class,p_0,p_1
-	// 7,0.9,0.1
-	// 3,0.25,0.75
 }

@@ -102,18 +102,16 @@ func TestBuiltin(t *testing.T) {
 func TestCheckFinite(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(-1)
 	x := make([]float64, 40*6)
-	m, err := New("set", Field{"x", Array{[]int{40, 2, 3}, x}}, Field{"y", Array{[]int{40}, make([]int8, 40)}})
-	require.NoError(t, err)
+	m := dataset(t, "set", Field{"x", Array{[]int{40, 2, 3}, x}}, Field{"y", Array{[]int{40}, make([]int8, 40)}})
 	require.NoError(t, Check(m, "", finite))
 	x[37*6+5] = inf
 	for _, ds := range []Dataset{m, m.Shuffle(1), Prefetch(m, 2)} {
-		err = Check(ds, "", finite)
+		err := Check(ds, "", finite)
 		require.ErrorIs(t, err, ErrValue)
 		require.EqualError(t, err, "set: sample 37, column x[1,2]: found -Inf, expected a finite number; fill the value "+
 			"in, or leave the sample out")
 	}
-	z, err := New("set", Field{"z", Array{[]int{2}, []float32{1, float32(nan)}}})
-	require.NoError(t, err)
+	z := dataset(t, "set", Field{"z", Array{[]int{2}, []float32{1, float32(nan)}}})
 	require.ErrorContains(t, Check(z, "", finite), "sample 1, column z: found NaN")
 	y, err := m.selected("y")
 	require.NoError(t, err)
@@ -153,9 +151,8 @@ func TestCheck(t *testing.T) {
 		{finite, []float64{1, math.Inf(-1)}, "-Inf", "a finite number"}, {finite, []float32{1, float32(math.NaN())}, "NaN", ""},
 		{finite, []float64{3, math.MaxFloat64}, "", ""}, {finite, []int64{0, 1 << 40}, "", ""},
 	} {
-		m, err := New("set", Field{"y", Array{[]int{2}, c.values}})
-		require.NoError(t, err)
-		err = Check(m, "y", c.want)
+		m := dataset(t, "set", Field{"y", Array{[]int{2}, c.values}})
+		err := Check(m, "y", c.want)
 		if c.found == "" {
 			require.NoError(t, err, "%v", c.values)
 			continue
@@ -169,8 +166,7 @@ func TestCheck(t *testing.T) {
 		require.Equal(t, RowError{"set", "sample", 1, "y", c.found, row.Expected, row.Fix, kind}, *row)
 		require.ErrorContains(t, err, c.says)
 	}
-	m, err := New("set", Field{"y", Array{[]int{1}, []string{"cat"}}})
-	require.NoError(t, err)
+	m := dataset(t, "set", Field{"y", Array{[]int{1}, []string{"cat"}}})
 	for _, want := range []Values{classes, probabilities, whole(0, 3)} {
 		require.ErrorIs(t, Check(m, "y", want), ErrField)
 	}

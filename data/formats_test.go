@@ -58,16 +58,17 @@ func TestIgnoredFieldsAreNotRead(t *testing.T) {
 	ignore := []string{"extra", "late"}
 	for _, path := range []string{
 		put(t, dir, "t.tar", tarOf(t, "1.json", `{"x": 1, "label": 1, "extra": {"deep": [1, "a"]}}`,
-			"2.json", `{"x": 2, "label": 0, "extra": null, "late": [[1], [2, 3]]}`)),
+			"2.json", `{"x": 2, "label": 0, "extra": {"note": [null]}, "late": [[1], [2, 3]]}`, "3.json",
+			`{"x": 3, "label": 1, "extra": null}`)),
 		put(t, dir, "t.jsonl", []byte(`{"x": 1, "label": 1, "extra": {"deep": [1, "a"]}}`+"\n"+
-			`{"x": 2, "label": 0, "late": [[1], [2, 3]], "extra": 1}`+"\n")),
+			`{"x": 2, "label": 0, "late": [[1], [2, 3]], "extra": {"note": [null]}}`+"\n"+
+			`{"x": 3, "label": 1, "extra": 1}`+"\n")),
 	} {
 		ds := opened(t, path, Options{CSV: CSVOptions{Label: "label"}, Ignore: ignore})
 		assert.Len(t, ds.Fields(), 2)
 		_, err := ds.Drop(ignore...)
 		require.NoError(t, err, "both were left out")
-		assert.Equal(t, []int64{1, 0}, all[int64](t, ds, "y"), path)
-		require.NoError(t, ds.Close())
+		assert.Equal(t, []int64{1, 0, 1}, all[int64](t, ds, "y"), path)
 		_, err = Open(path, Options{CSV: CSVOptions{Label: "label"}, Ignore: []string{"late"}})
 		require.ErrorIs(t, err, ErrFormat, path)
 	}
@@ -283,23 +284,6 @@ func TestNestedValues(t *testing.T) {
 		require.ErrorIs(t, err, ErrFormat)
 		assert.ErrorContains(t, err, `the columns ["outer.class" "outer/class"] have the name of input outer/class of the model: `+
 			"leave one of them out (Options.Ignore)")
-	}
-}
-
-// The values of an object that is ignored may differ from line to line.
-func TestIgnoredObjects(t *testing.T) {
-	dir := t.TempDir()
-	const first, second = `{"a": 1, "label": 0, "meta": {"id": 7, "tags": {"x": 1}}}`, `{"a": 2, "label": 1, "meta": {"note": [null]}}`
-	for _, path := range []string{put(t, dir, "t.jsonl", []byte(first+"\n"+second)),
-		put(t, dir, "t.tar", tarOf(t, "1.json", first, "2.json", second))} {
-		csv := CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "a", Type: "float32"}}}
-		_, err := Open(path, Options{CSV: csv})
-		require.ErrorIs(t, err, ErrFormat, path)
-		ignored := opened(t, path, Options{CSV: csv, Ignore: []string{"meta"}})
-		_, err = ignored.Drop("meta")
-		require.NoError(t, err)
-		assert.Equal(t, []int64{0, 1}, all[int64](t, ignored, "y"), path)
-		assert.Len(t, ignored.Fields(), 2)
 	}
 }
 

@@ -97,8 +97,7 @@ func TestOpenImages(t *testing.T) {
 		"__MACOSX/rose/._a.jpg"} {
 		put(t, dir, passed, []byte("no image"))
 	}
-	m, err := openImages(dir, ImageOptions{Size: 1})
-	require.NoError(t, err)
+	m := opened(t, dir, Options{Images: ImageOptions{Size: 1}})
 	require.Equal(t, dir+": 3 samples; x uint8 [1 1 3], y int64 []", describe(m))
 	require.Equal(t, []string{"lily", "rose"}, spec(m, "y").Classes)
 	for b, err := range m.Batches(Pass{Batch: 3}) {
@@ -106,10 +105,8 @@ func TestOpenImages(t *testing.T) {
 		require.Equal(t, []uint8{200, 0, 0, 200, 0, 0, 0, 0, 100}, b.Fields[0].Values)
 		require.Equal(t, []int64{0, 1, 1}, b.Fields[1].Values)
 	}
-	rest, _, err := m.Split(0.7, 1)
-	require.NoError(t, err)
-	_, rest, err = rest.Split(0.5, 1)
-	require.NoError(t, err)
+	rest, _ := split(t, m, 0.7, 1)
+	_, rest = split(t, rest, 0.5, 1)
 	require.Equal(t, "lily/white/x.png", m.FilePath(0))
 	require.Equal(t, "rose/b.PNG", m.FilePath(2))
 	require.Equal(t, m.FilePath(int(rest.rows[0])), rest.FilePath(0))
@@ -349,8 +346,7 @@ func allocated() uint64 {
 // A damaged image ends the pass, after the batches before it, with an error that names the file.
 func TestPassesWithADamagedImage(t *testing.T) {
 	dir := imageFolder(t, 30)
-	m, err := openImages(dir, ImageOptions{Size: 8})
-	require.NoError(t, err)
+	m := opened(t, dir, Options{Images: ImageOptions{Size: 8}})
 	bad := filepath.Join(dir, "bee", "013.png")
 	require.NoError(t, os.Truncate(bad, 60))
 	gone := filepath.Join(dir, "cow", "002.png")
@@ -374,7 +370,7 @@ func TestPassesWithADamagedImage(t *testing.T) {
 	empty, page := filepath.Join(dir, "ant", "000.png"), filepath.Join(dir, "ant", "003.png")
 	require.NoError(t, os.Truncate(empty, 0))
 	require.NoError(t, os.WriteFile(page, []byte("<html>"), 0o644))
-	err = CheckImages(t.Context(), Prefetch(m.Shuffle(1), 1))
+	err := CheckImages(t.Context(), Prefetch(m.Shuffle(1), 1))
 	require.ErrorContains(t, err, "4 problems")
 	require.ErrorContains(t, err, empty+": malformed data: it is empty; was the download interrupted?")
 	require.ErrorContains(t, err, page+": not supported: it starts with")
@@ -388,8 +384,7 @@ func TestPassesWithADamagedImage(t *testing.T) {
 	require.ErrorContains(t, CheckImages(t.Context(), m), ": the first problems:\n")
 
 	dir = imageFolder(t, 9)
-	sound, err := openImages(dir, ImageOptions{Size: 8})
-	require.NoError(t, err)
+	sound := opened(t, dir, Options{Images: ImageOptions{Size: 8}})
 	if os.Geteuid() != 0 { // root may read every file
 		require.NoError(t, os.Chmod(filepath.Join(dir, "bee", "001.png"), 0))
 		err := CheckImages(t.Context(), sound)
@@ -410,8 +405,7 @@ func TestPassesWithADamagedImage(t *testing.T) {
 // Checks of labels and of finite values decode no images.
 func TestChecksDecodeNothing(t *testing.T) {
 	dir := imageFolder(t, 9)
-	m, err := openImages(dir, ImageOptions{Size: 8})
-	require.NoError(t, err)
+	m := opened(t, dir, Options{Images: ImageOptions{Size: 8}})
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "bee")))
 	scaled, err := m.Scale("x", -1, 1)
 	require.NoError(t, err)
@@ -431,8 +425,7 @@ func TestChecksDecodeNothing(t *testing.T) {
 	_, err = WithSampleWeights(m, "x", nil)
 	require.ErrorIs(t, err, ErrField)
 
-	parts, err := New("parts", Field{Name: "y", Array: Array{Shape: []int{2}, Values: []float32{1, 0.9}}})
-	require.NoError(t, err)
+	parts := dataset(t, "parts", Field{Name: "y", Array: Array{Shape: []int{2}, Values: []float32{1, 0.9}}})
 	_, err = WithSampleWeights(parts, "y", map[int64]float64{1: 3})
 	require.ErrorIs(t, err, ErrValue)
 	require.ErrorContains(t, err, "sample 1, column y: found 0.9")

@@ -56,9 +56,8 @@ func inverted(t testing.TB, m *InMemory) *InMemory {
 // pipeline returns a dataset of images that are decoded, inverted, scaled and shuffled.
 func pipeline(t testing.TB, n int) *InMemory {
 	t.Helper()
-	m, err := openImages(imageFolder(t, n), ImageOptions{Size: 8})
-	require.NoError(t, err)
-	m, err = inverted(t, m).Scale("x", -1, 1)
+	m := opened(t, imageFolder(t, n), Options{Images: ImageOptions{Size: 8}})
+	m, err := inverted(t, m).Scale("x", -1, 1)
 	require.NoError(t, err)
 	return m.Shuffle(5)
 }
@@ -66,8 +65,7 @@ func pipeline(t testing.TB, n int) *InMemory {
 // The batches depend neither on the number of workers nor on the number of batches read ahead.
 func TestStreamDoesNotDependOnWorkers(t *testing.T) {
 	m := pipeline(t, 47)
-	train, held, err := m.Split(0.7, 3)
-	require.NoError(t, err)
+	train, held := split(t, m, 0.7, 3)
 	// The samples are small, so workers take several at a time.
 	small, err := mapField(counted(t, 1000), "x", "spread", []int{2}, func(dst []float64, src []float32) {
 		for i, v := range src {
@@ -95,38 +93,11 @@ func TestStreamDoesNotDependOnWorkers(t *testing.T) {
 	}
 }
 
-// A sample that functions have made depends on the row, not on the position in the pass.
-func TestSamplesDoNotDependOnTheOrder(t *testing.T) {
-	m := pipeline(t, 20)
-	byRow := func(ds *InMemory, epoch int) map[int64]any {
-		rows, err := New("rows", Field{"row", Array{[]int{20}, upTo(20)}})
-		require.NoError(t, err)
-		v := ds.view()
-		v.columns = append(slices.Clone(ds.columns), rows.columns...)
-		found := make(map[int64]any)
-		for _, b := range copied(t, v, Pass{Batch: 1, Epoch: epoch}) {
-			found[b.Fields[2].Values.([]int64)[0]] = b.Fields[0].Values
-		}
-		return found
-	}
-	plain := m.view()
-	plain.shuffled = false
-	first := byRow(plain, 4)
-	require.Equal(t, first, byRow(m, 4))
-	require.Equal(t, first, byRow(m.Shuffle(99), 4))
-	half, _, err := m.Split(0.5, 1)
-	require.NoError(t, err)
-	for row, value := range byRow(half, 4) {
-		require.Equal(t, first[row], value)
-	}
-}
-
 // A pass that is resumed in another process has the same batches.
 func TestResumeInTheMiddleOfAPass(t *testing.T) {
 	dir := imageFolder(t, 31)
 	open := func() *InMemory {
-		m, err := openImages(dir, ImageOptions{Size: 6})
-		require.NoError(t, err)
+		m := opened(t, dir, Options{Images: ImageOptions{Size: 6}})
 		return inverted(t, m).Shuffle(1)
 	}
 	whole := copied(t, Prefetch(open().Workers(2), 2), Pass{Batch: 4, Epoch: 2})
@@ -143,8 +114,7 @@ func TestWorkersAreBounded(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const batch = 8
 				var made atomic.Int64
-				wide, err := New("wide", Field{"x", Array{[]int{20 * batch, 1000}, make([]int32, 20*batch*1000)}})
-				require.NoError(t, err)
+				wide := dataset(t, "wide", Field{"x", Array{[]int{20 * batch, 1000}, make([]int32, 20*batch*1000)}})
 				m, err := mapField(wide, "x", "count", []int{500}, func(_ []uint8, _ []int32) { made.Add(1) })
 				require.NoError(t, err)
 				ds := Prefetch(m.Workers(workers), ahead)
@@ -284,8 +254,7 @@ func TestScale(t *testing.T) {
 	for i := range values {
 		values[i] = uint8(i)
 	}
-	m, err := New("bytes", Field{"x", Array{[]int{256}, values}})
-	require.NoError(t, err)
+	m := dataset(t, "bytes", Field{"x", Array{[]int{256}, values}})
 	for _, c := range [][2]float32{{0, 1}, {-1, 1}, {1, 0}} {
 		scaled, err := m.Scale("x", c[0], c[1])
 		require.NoError(t, err)
@@ -312,31 +281,11 @@ func TestScale(t *testing.T) {
 // A check for finite floats reads the stored values, not the results of functions.
 func TestCheckFiniteBeforeFunctions(t *testing.T) {
 	x := make([]float32, 4*6*6)
-	m, err := New("set", Field{"x", Array{[]int{4, 6, 6}, x}})
-	require.NoError(t, err)
+	m := dataset(t, "set", Field{"x", Array{[]int{4, 6, 6}, x}})
 	changed, err := mapField(m, "x", "zero", []int{6, 6}, func(dst, _ []float32) { clear(dst) })
 	require.NoError(t, err)
 	require.NoError(t, Check(changed, "", finite))
 	x[2*36+7] = float32(math.NaN())
 	require.EqualError(t, Check(changed.Shuffle(1), "", finite),
 		"set: sample 2, column x[1,1]: found NaN, expected a finite number; fill the value in, or leave the sample out")
-}
-
-// The number of allocations does not depend on the number of batches.
-func TestPassesWithWorkersDoNotAllocate(t *testing.T) {
-	m, err := mapField(counted(t, 4096), "x", "copy", []int{2}, func(dst, src []float32) { copy(dst, src) })
-	require.NoError(t, err)
-	ds := Prefetch(m.Workers(3), 2)
-	pass := func(n int) float64 {
-		return testing.AllocsPerRun(20, func() {
-			taken := 0
-			for _, err := range ds.Batches(Pass{Batch: 16}) {
-				if taken++; taken == n || err != nil {
-					break
-				}
-			}
-		})
-	}
-	pass(256)
-	require.Less(t, pass(250)-pass(10), 24.0, "in 240 batches more")
 }

@@ -18,11 +18,26 @@ func counted(t testing.TB, n int) *InMemory {
 		x = append(x, float32(i*10), float32(i*10+1))
 		y[i] = int64(i)
 	}
-	m, err := New("counted",
+	m := dataset(t, "counted",
 		Field{"x", Array{[]int{n, 2}, x}},
 		Field{"y", Array{[]int{n}, y}})
+	return m
+}
+
+// dataset returns a dataset of arrays.
+func dataset(t testing.TB, name string, fields ...Field) *InMemory {
+	t.Helper()
+	m, err := New(name, fields...)
 	require.NoError(t, err)
 	return m
+}
+
+// split returns the parts of a dataset.
+func split(t testing.TB, m *InMemory, fraction float64, seed uint64) (first, second *InMemory) {
+	t.Helper()
+	first, second, err := m.Split(fraction, seed)
+	require.NoError(t, err)
+	return first, second
 }
 
 // samples runs a pass, checks each batch, and returns the samples in order.
@@ -122,8 +137,7 @@ func TestEveryElementType(t *testing.T) {
 	for i, v := range all {
 		fields = append(fields, Field{fmt.Sprint(i), Array{[]int{3}, v}})
 	}
-	m, err := New("types", fields...)
-	require.NoError(t, err)
+	m := dataset(t, "types", fields...)
 	for _, ds := range []Dataset{m, Prefetch(m, 1)} {
 		for b, err := range ds.Batches(Pass{Batch: 3}) {
 			require.NoError(t, err)
@@ -183,7 +197,8 @@ func TestBatchMayBeChanged(t *testing.T) {
 // The number of allocations does not depend on the number of batches and passes.
 func TestNoAllocationPerBatch(t *testing.T) {
 	m := counted(t, 4099)
-	view, _, err := m.Split(0.5, 1)
+	view, _ := split(t, m, 0.5, 1)
+	made, err := mapField(m, "x", "copy", []int{2}, func(dst, src []float32) { copy(dst, src) })
 	require.NoError(t, err)
 	walk := func(ds Dataset, batch int) float64 {
 		epoch := 0
@@ -205,6 +220,8 @@ func TestNoAllocationPerBatch(t *testing.T) {
 		ahead := Prefetch(ds, 3)
 		require.LessOrEqual(t, walk(ahead, 4), 30.0, "prefetched %s", name)
 	}
+	workers := Prefetch(made.Workers(3), 2)
+	require.Less(t, walk(workers, 16)-walk(workers, 2000), 24.0, "samples that workers make")
 }
 
 // The expected orders come from a second implementation of order.go, in Python. Resumed and repeated
@@ -244,8 +261,7 @@ func TestShuffle(t *testing.T) {
 
 func TestSplit(t *testing.T) {
 	m := counted(t, 100)
-	a, b, err := m.Split(0.9, 1)
-	require.NoError(t, err)
+	a, b := split(t, m, 0.9, 1)
 	require.Equal(t, 90, a.Len())
 	require.Equal(t, 10, b.Len())
 	inA, inB := samples(t, a, Pass{Batch: 8}), samples(t, b, Pass{Batch: 8})
@@ -254,17 +270,14 @@ func TestSplit(t *testing.T) {
 	slices.Sort(both)
 	require.Equal(t, upTo(100), both, "disjoint and exhaustive")
 
-	a2, b2, err := m.Split(0.9, 1)
-	require.NoError(t, err)
+	a2, b2 := split(t, m, 0.9, 1)
 	require.Equal(t, inA, samples(t, a2, Pass{Batch: 8}))
 	require.Equal(t, inB, samples(t, b2, Pass{Batch: 8}))
-	_, b3, err := m.Split(0.9, 2)
-	require.NoError(t, err)
+	_, b3 := split(t, m, 0.9, 2)
 	require.NotEqual(t, inB, samples(t, b3, Pass{Batch: 8}))
 
 	// Parts of a shuffled part contain only samples of that part.
-	c, d, err := b.Split(0.5, 3)
-	require.NoError(t, err)
+	c, d := split(t, b, 0.5, 3)
 	both = slices.Concat(samples(t, c.Shuffle(1), Pass{Batch: 3}), samples(t, d, Pass{Batch: 3}))
 	slices.Sort(both)
 	require.Equal(t, inB, both)
@@ -277,28 +290,10 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-func TestSelect(t *testing.T) {
-	m := counted(t, 3)
-	y, err := m.selected("y")
-	require.NoError(t, err)
-	require.Equal(t, []FieldSpec{{Name: "y", Shape: []int{}, Type: "int64"}}, y.Fields())
-	turned, err := m.selected("y", "x")
-	require.NoError(t, err)
-	require.Equal(t, upTo(3), samples(t, turned, Pass{Batch: 3}))
-	for _, f := range []func() (*InMemory, error){
-		func() (*InMemory, error) { return m.selected() },
-		func() (*InMemory, error) { return m.selected("z") },
-	} {
-		_, err := f()
-		require.ErrorIs(t, err, ErrField)
-	}
-}
-
 // Class numbers become one-hot vectors, and class weights are those of the numbers.
 func TestOneHot(t *testing.T) {
-	m, err := New("set", Field{"x", Array{[]int{3}, []int8{1, 2, 3}}}, Field{"y", Array{[]int{3, 1}, []float32{2, 0, 1}}},
+	m := dataset(t, "set", Field{"x", Array{[]int{3}, []int8{1, 2, 3}}}, Field{"y", Array{[]int{3, 1}, []float32{2, 0, 1}}},
 		Field{"mask", Array{[]int{3, 2}, []uint8{0, 1, 1, 1, 0, 0}}}, Field{"text", Array{[]int{3}, make([]string, 3)}})
-	require.NoError(t, err)
 	hot, err := m.OneHot("y", 3)
 	require.NoError(t, err)
 	hot, err = hot.OneHot("mask", 2)
@@ -319,11 +314,10 @@ func TestOneHot(t *testing.T) {
 }
 
 func TestWithSampleWeights(t *testing.T) {
-	m, err := New("set",
+	m := dataset(t, "set",
 		Field{"y", Array{[]int{5}, []uint8{0, 1, 2, 1, 9}}},
 		Field{"wide", Array{[]int{5, 2}, make([]int8, 10)}},
 		Field{"text", Array{[]int{5}, make([]string, 5)}})
-	require.NoError(t, err)
 	w, err := WithSampleWeights(m, "y", map[int64]float64{0: 0, 1: 2.5, 9: 0.5})
 	require.NoError(t, err)
 	for b, err := range w.Batches(Pass{Batch: 5}) {
@@ -347,10 +341,9 @@ func TestWithSampleWeights(t *testing.T) {
 }
 
 func TestBatchSlice(t *testing.T) {
-	m, err := New("m",
+	m := dataset(t, "m",
 		Field{"x", Array{[]int{4, 2}, []float32{0, 1, 2, 3, 4, 5, 6, 7}}},
 		Field{"y", Array{[]int{4}, []int64{10, 11, 12, 13}}})
-	require.NoError(t, err)
 	for b, err := range m.Batches(Pass{Batch: 4}) {
 		require.NoError(t, err)
 		part := b.Slice(1, 3)

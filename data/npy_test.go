@@ -340,14 +340,13 @@ func TestOpenNPY(t *testing.T) {
 		require.EqualError(t, err, y+": sample 1, column y: found 9, expected a class from 0 to 8; correct the label, or "+
 			"train a model with more than 9 classes")
 	}
-	fraction, err := New("made", Field{Name: "y", Array: Array{Shape: []int{2}, Values: []float32{1, 0.5}}})
-	require.NoError(t, err)
+	fraction := dataset(t, "made", Field{Name: "y", Array: Array{Shape: []int{2}, Values: []float32{1, 0.5}}})
 	require.EqualError(t, Check(fraction, "y", Values{Classes: 9}),
 		"made: sample 1, column y: found 0.5, expected a class from 0 to 8; correct the label",
 		"no number of classes makes it a class")
 	m := opened(t, put("images.npy", "(2,)", 5, 6), Options{})
 	require.Equal(t, "x", m.Fields()[0].Name)
-	_, err = Open(x, Options{Split: "test"})
+	_, err := Open(x, Options{Split: "test"})
 	require.ErrorIs(t, err, ErrNoSplit)
 	_, err = Open(filepath.Join(dir, "z.npy"), Options{})
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -457,4 +456,20 @@ func written(t testing.TB, m *InMemory) []byte {
 		}
 	}
 	return archive(t, members...)
+}
+
+func TestNPYWriterInParts(t *testing.T) {
+	whole := Array{Shape: []int{3, 2}, Values: []float32{1, 2, 3, 4, 5, 6}}
+	var want, got bytes.Buffer
+	require.NoError(t, writeNPY(&want, whole))
+	w, err := NewWriter(&got, ".npy", 3)
+	require.NoError(t, err)
+	require.NoError(t, w.Write(Field{"p", Array{Shape: []int{2, 2}, Values: []float32{1, 2, 3, 4}}}))
+	require.ErrorIs(t, w.Flush(), ErrFormat, "a sample is missing")
+	require.ErrorIs(t, w.Write(Field{"p", Array{Shape: []int{1, 2}, Values: []int32{5, 6}}}), ErrField)
+	require.ErrorIs(t, w.Write(Field{"p", Array{Shape: []int{2, 1}, Values: []float32{5, 6}}}), ErrField)
+	require.ErrorIs(t, w.Write(), ErrUnsupported)
+	require.NoError(t, w.Write(Field{"p", Array{Shape: []int{1, 2}, Values: []float32{5, 6}}}))
+	require.NoError(t, w.Flush())
+	require.Equal(t, want.Bytes(), got.Bytes())
 }

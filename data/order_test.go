@@ -57,8 +57,7 @@ func TestLargeOrdersAreComputed(t *testing.T) {
 	for i := range rows {
 		rows[i] = uint32(i)
 	}
-	m, err := New("set", Field{"x", Array{[]int{n}, rows}})
-	require.NoError(t, err)
+	m := dataset(t, "set", Field{"x", Array{[]int{n}, rows}})
 	read := func(ds Dataset, p Pass) (rows []uint32) {
 		for b, err := range ds.Batches(p) {
 			require.NoError(t, err)
@@ -78,8 +77,7 @@ func TestLargeOrdersAreComputed(t *testing.T) {
 		Pass{Batch: batch, Epoch: 2, Skip: 100}))
 	require.NotEqual(t, whole[:100], read(m.Shuffle(2), Pass{Batch: n, Epoch: 2})[:100])
 
-	train, held, err := m.Split(0.9, 1)
-	require.NoError(t, err)
+	train, held := split(t, m, 0.9, 1)
 	before := allocated()
 	require.Nil(t, train.Shuffle(1).order(new([]uint32), 0).rows)
 	require.Less(t, allocated()-before, uint64(1000))
@@ -92,8 +90,7 @@ func TestLargeOrdersAreComputed(t *testing.T) {
 	shuffled := read(train.Shuffle(7), Pass{Batch: batch})
 	slices.Sort(shuffled)
 	require.Equal(t, parts[:train.Len()], shuffled)
-	half, _, err := held.Split(0.5, 3)
-	require.NoError(t, err)
+	half, _ := split(t, held, 0.5, 3)
 	for _, row := range read(half, Pass{Batch: batch}) {
 		_, found := slices.BinarySearch(parts[train.Len():], row)
 		require.True(t, found)

@@ -121,8 +121,7 @@ func TestPassBytes(t *testing.T) {
 	} {
 		fields = append(fields, Field{fmt.Sprint(i), Array{[]int{10, reflect.ValueOf(v).Len() / 10}, v}})
 	}
-	m, err := New("types", fields...)
-	require.NoError(t, err)
+	m := dataset(t, "types", fields...)
 	ds := Prefetch(m, 1)
 	for _, batch := range []int{1, 4, 10, 11, math.MaxInt} {
 		for b, err := range ds.Batches(Pass{Batch: batch}) {

@@ -54,9 +54,8 @@ func TestProblems(t *testing.T) {
 	}
 	one := int64(1)
 	nan := math.NaN()
-	made, err := New("made", Field{"x", Array{[]int{40, 2},
+	made := dataset(t, "made", Field{"x", Array{[]int{40, 2},
 		append(make([]float64, 70), nan, nan, 0, nan, 0, 0, 0, 0, nan, 0)}})
-	require.NoError(t, err)
 	open := func(name string, raw []byte, o Options) error {
 		_, err := Open(put(t, t.TempDir(), name, raw), o)
 		return err

@@ -297,12 +297,9 @@ func TestRecordsIgnore(t *testing.T) {
 func TestOrderOfRecords(t *testing.T) {
 	m := openLabelled(t, numberedRecords(t, 50, 4))
 	fields := fieldsOf(t, m)
-	same, err := New("memory", Field{"x", fields["x"]}, Field{"y", fields["y"]})
-	require.NoError(t, err)
-	first, _, err := m.Split(0.8, 3)
-	require.NoError(t, err)
-	firstSame, _, err := same.Split(0.8, 3)
-	require.NoError(t, err)
+	same := dataset(t, "memory", Field{"x", fields["x"]}, Field{"y", fields["y"]})
+	first, _ := split(t, m, 0.8, 3)
+	firstSame, _ := split(t, same, 0.8, 3)
 	for epoch := range 2 {
 		want := copied(t, firstSame.Shuffle(7), Pass{Batch: 8, Epoch: epoch})
 		for workers := 1; workers <= 8; workers++ {
@@ -359,8 +356,7 @@ func TestFingerprintOfRecords(t *testing.T) {
 	require.NotEqual(t, print(m), print(m.Shuffle(1)))
 	dir = numberedRecords(t, 6, 1)
 	require.Equal(t, print(m), print(openLabelled(t, dir)), "the number of files does not matter")
-	taken, _, err := m.Split(0.8, 1)
-	require.NoError(t, err)
+	taken, _ := split(t, m, 0.8, 1)
 	require.NotEqual(t, print(m), print(taken))
 	other := example(map[string]any{"x": []float32{9, 9, 9}, "label": []int64{0}})
 	require.NotEqual(t, print(m), print(openLabelled(t,

@@ -12,9 +12,8 @@ import (
 func TestImagesWithFractions(t *testing.T) {
 	dir := imageFolder(t, 9)
 	read := func(change func(*InMemory) (*InMemory, error)) (values any) {
-		m, err := openImages(dir, ImageOptions{Height: 7, Width: 10, Float: true})
-		require.NoError(t, err)
-		m, err = change(m)
+		m := opened(t, dir, Options{Images: ImageOptions{Height: 7, Width: 10, Float: true}})
+		m, err := change(m)
 		require.NoError(t, err)
 		require.Equal(t, []string{"x"}, imageFields(m))
 		for b, err := range m.Batches(Pass{Batch: 9}) {
@@ -36,8 +35,7 @@ func TestImagesWithFractions(t *testing.T) {
 		require.Equal(t, float32(-1+float64(v)/255*2), scaled[i])
 	}
 
-	m, err := openImages(dir, ImageOptions{Size: 8, Float: true})
-	require.NoError(t, err)
+	m := opened(t, dir, Options{Images: ImageOptions{Size: 8, Float: true}})
 	require.Equal(t, dir+": 9 samples; x float32 [8 8 3], y int64 []", describe(m))
 	require.NoError(t, CheckImages(t.Context(), m))
 	changed, err := m.Scale("x", 0, 1)

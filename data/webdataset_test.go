@@ -87,8 +87,6 @@ func TestBadWebDatasets(t *testing.T) {
 		"class":    {tarOf(t, "1.cls", "rose"), `record 0, column "cls": found "rose", expected an integer`, ErrFormat},
 		"other":    {tarOf(t, "1.cls", "1", "2.cls", "1", "2.seg", "b"), `record 1, column "seg": found a value that the first record lacks`, ErrFormat},
 		"json":     {tarOf(t, "1.json", "{"), "record 0", ErrFormat},
-		"twice":    {tarOf(t, "1.a.json", `{"label": 1}`, "1.b.json", `{"label": 2}`), `record 0, column "label": found two values with this name`, ErrFormat},
-		"case":     {tarOf(t, "1.png", "a", "1.PNG", "b"), `column "png": found two values with this name`, ErrFormat},
 		"null":     {tarOf(t, "1.json", `{"a": null}`), `record 0, column "a": found null`, ErrFormat},
 		"npy":      {tarOf(t, "1.npy", "\x93NUMPY"), "file .npy", ErrFormat},
 		"pickle":   {tarOf(t, "1.npy", "\x80\x04 and more bytes"), "a Python pickle", ErrUnsupported},
