@@ -32,34 +32,29 @@ type Values struct {
 
 // Check reads a field of a dataset, or all fields if field is empty. It returns an error with a
 // *RowError for each of the first elements whose values are not as want describes.
-func Check(ds Dataset, field string, want Values) error {
+func Check(m *InMemory, field string, want Values) error {
 	if want.Finite {
-		ds = original(ds)
+		m = m.original()
 	} else if want.Classes < 1 && !want.Probabilities && want.Integers == nil {
-		return fmt.Errorf("%s: %+v describes no values; set one of its fields: %w", ds.Name(), want, errOption)
+		return fmt.Errorf("%s: %+v describes no values; set one of its fields: %w", m.name, want, errOption)
 	}
-	known, fields := false, []string(nil)
-	for _, f := range ds.Fields() {
-		if field != "" && f.Name != field {
-			continue
-		}
-		known = true
-		kind := dtype.ByName(f.Type)
+	if _, known := m.column(field); !known && field != "" {
+		return m.noField(field)
+	}
+	var fields []string
+	for _, c := range m.columns {
 		switch {
-		case want.Finite && (kind == nil || kind.Kind != dtype.FloatKind):
-		case !want.Finite && kind != nil && kind.Kind == dtype.StringKind:
-			return fmt.Errorf("%s: field %q is of type string, expected numbers: %w", ds.Name(), f.Name, ErrField)
-		case !f.Image: // decoded images have pixels from 0 to 255
-			fields = append(fields, f.Name)
+		case field != "" && c.name != field, want.Finite && c.kind.Kind != dtype.FloatKind:
+		case !want.Finite && c.kind.Kind == dtype.StringKind:
+			return fmt.Errorf("%s: field %q is of type string, expected numbers: %w", m.name, c.name, ErrField)
+		case !c.bottom().pixels: // decoded images have pixels from 0 to 255
+			fields = append(fields, c.name)
 		}
-	}
-	if !known {
-		return fmt.Errorf("%s: no field %q: %w", ds.Name(), field, ErrField)
 	}
 	if len(fields) == 0 {
 		return nil
 	}
-	return want.walk(ds, fields)
+	return want.walk(m, fields)
 }
 
 // integers returns the least and the greatest allowed integer.
@@ -132,42 +127,32 @@ func (w Values) wrong(v vector, at int) RowError {
 }
 
 // walk returns an error with the first invalid elements of the named fields, at most one for each sample.
-func (w Values) walk(ds Dataset, fields []string) error {
-	m, located := inMemory(ds)
-	if located {
-		// Selecting the fields avoids copying other fields. The view is in file order, so that a position identifies a row.
-		narrow, err := m.selected(fields...)
-		if err != nil {
-			return err
-		}
-		narrow.shuffled = false
-		m, ds = narrow, narrow
+func (w Values) walk(m *InMemory, fields []string) error {
+	// Selecting the fields avoids copying other fields. The view is in file order, so that a position identifies a row.
+	m, err := m.selected(fields...)
+	if err != nil {
+		return err
 	}
-	seen, invalid := 0, problems{source: ds.Name()}
-	for b, err := range ds.Batches(Pass{Batch: 16}) {
+	m.shuffled = false
+	seen, invalid := 0, problems{source: m.name}
+	for b, err := range m.Batches(Pass{Batch: 16}) {
 		if err != nil {
 			return err
 		}
-		for _, name := range fields {
-			a, ok := b.Field(name)
-			if !ok {
-				return fmt.Errorf("%s: no field %q: %w", ds.Name(), name, ErrField)
-			}
-			v, err := arrayVector(a)
+		for _, f := range b.Fields {
+			v, err := arrayVector(f.Array)
 			if err != nil {
-				return fmt.Errorf("%s: field %q: %w", ds.Name(), name, err)
+				return fmt.Errorf("%s: field %q: %w", m.name, f.Name, err)
 			}
 			width := v.len() / b.Size
 			for at := w.find(v, 0); at >= 0; at = w.find(v, (at/width+1)*width) {
 				bad := w.wrong(v, at)
 				bad.Found = textOf(v, at)
-				bad.File, bad.Unit, bad.Row = ds.Name(), "sample", seen+at/width
-				if bad.Column = name; len(a.Shape) > 1 {
-					bad.Column += "[" + strings.Join(indexes(at%width, a.Shape[1:]), ",") + "]"
+				bad.File, bad.Unit, bad.Row = m.name, "sample", seen+at/width
+				if bad.Column = f.Name; len(f.Shape) > 1 {
+					bad.Column += "[" + strings.Join(indexes(at%width, f.Shape[1:]), ",") + "]"
 				}
-				if located {
-					m.locate(&bad, name, at%width)
-				}
+				m.locate(&bad, f.Name, at%width)
 				if !invalid.add(&bad) {
 					return invalid.err()
 				}
@@ -178,20 +163,8 @@ func (w Values) walk(ds Dataset, fields []string) error {
 	return invalid.err()
 }
 
-func inMemory(ds Dataset) (*InMemory, bool) {
-	if ahead, ok := ds.(*Prefetched); ok {
-		ds = ahead.Dataset
-	}
-	m, ok := ds.(*InMemory)
-	return m, ok
-}
-
-// original returns an InMemory with the fields as they are before functions. Any other dataset is returned unchanged.
-func original(ds Dataset) Dataset {
-	m, ok := inMemory(ds)
-	if !ok {
-		return ds
-	}
+// original returns the dataset with the fields as they are before functions.
+func (m *InMemory) original() *InMemory {
 	v := m.view()
 	v.columns = slices.Clone(m.columns)
 	for i := range v.columns {
@@ -237,14 +210,11 @@ func indexes(at int, shape []int) []string {
 
 // CheckImages decodes each image of a dataset once, with the dataset's workers. It returns the errors of the first ten
 // images that cannot be used, in file order. A dataset without images passes. CheckImages stops when ctx is done.
-func CheckImages(ctx context.Context, ds Dataset) error {
+func CheckImages(ctx context.Context, m *InMemory) error {
 	if ctx == nil {
 		return fmt.Errorf("checking images: the context is nil; pass a context such as context.Background(): %w", errOption)
 	}
-	m, ok := inMemory(original(ds))
-	if !ok {
-		return nil
-	}
+	m = m.original()
 	var fields []string
 	for _, c := range m.columns {
 		if c.pixels {

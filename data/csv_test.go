@@ -417,7 +417,7 @@ func TestChecksNameTheLine(t *testing.T) {
 	require.NoError(t, Check(m, "", finite))
 	last, _ := split(t, m, 0.75, 1)
 	require.Contains(t, fieldsOf(t, last)["y"].Values, int64(7))
-	for _, ds := range []Dataset{m, m.Shuffle(3), last} {
+	for _, ds := range []*InMemory{m, m.Shuffle(3), last} {
 		err := Check(ds, "y", Values{Classes: 3})
 		var row *RowError
 		require.ErrorAs(t, err, &row)

@@ -88,7 +88,7 @@ func TestBuiltin(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "builtin:digits-train: 1438 samples; x uint8 [64], y int64 []", describe(train))
 	require.Equal(t, "builtin:digits-test: 359 samples; x uint8 [64], y int64 []", describe(test))
-	for _, ds := range []Dataset{train, test} {
+	for _, ds := range []*InMemory{train, test} {
 		require.NoError(t, Check(ds, "y", Values{Classes: 10}))
 		require.ErrorIs(t, Check(ds, "y", Values{Classes: 9}), ErrLabel)
 		require.NoError(t, Check(ds, "x", Values{Classes: 17}), "pixels are 0 to 16")
@@ -105,7 +105,7 @@ func TestCheckFinite(t *testing.T) {
 	m := dataset(t, "set", Field{"x", Array{[]int{40, 2, 3}, x}}, Field{"y", Array{[]int{40}, make([]int8, 40)}})
 	require.NoError(t, Check(m, "", finite))
 	x[37*6+5] = inf
-	for _, ds := range []Dataset{m, m.Shuffle(1), Prefetch(m, 2)} {
+	for _, ds := range []*InMemory{m, m.Shuffle(1)} {
 		err := Check(ds, "", finite)
 		require.ErrorIs(t, err, ErrValue)
 		require.EqualError(t, err, "set: sample 37, column x[1,2]: found -Inf, expected a finite number; fill the value "+
@@ -171,11 +171,8 @@ func TestCheck(t *testing.T) {
 		require.ErrorIs(t, Check(m, "y", want), ErrField)
 	}
 	require.ErrorIs(t, Check(m, "z", classes), ErrField)
-	require.ErrorIs(t, Check(Prefetch(m, 1), "z", classes), ErrField)
 	require.Error(t, Check(m, "y", Values{Classes: 0}))
-	failing := newSource(3)
-	failing.failAt = 1
-	require.ErrorIs(t, Check(failing, "x", classes), errSource)
+	require.ErrorIs(t, Check(failing(t, 3, 1), "x", classes), errSource)
 }
 
 func TestWriters(t *testing.T) {

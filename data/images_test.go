@@ -370,7 +370,7 @@ func TestPassesWithADamagedImage(t *testing.T) {
 	empty, page := filepath.Join(dir, "ant", "000.png"), filepath.Join(dir, "ant", "003.png")
 	require.NoError(t, os.Truncate(empty, 0))
 	require.NoError(t, os.WriteFile(page, []byte("<html>"), 0o644))
-	err := CheckImages(t.Context(), Prefetch(m.Shuffle(1), 1))
+	err := CheckImages(t.Context(), m.Shuffle(1))
 	require.ErrorContains(t, err, "4 problems")
 	require.ErrorContains(t, err, empty+": malformed data: it is empty; was the download interrupted?")
 	require.ErrorContains(t, err, page+": not supported: it starts with")
@@ -396,7 +396,6 @@ func TestPassesWithADamagedImage(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, CheckImages(t.Context(), scaled))
 	require.NoError(t, CheckImages(t.Context(), counted(t, 3)))
-	require.NoError(t, CheckImages(t.Context(), newSource(1)))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, CheckImages(ctx, sound), context.Canceled)
@@ -409,7 +408,7 @@ func TestChecksDecodeNothing(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "bee")))
 	scaled, err := m.Scale("x", -1, 1)
 	require.NoError(t, err)
-	for _, ds := range []Dataset{m, scaled, Prefetch(scaled.Shuffle(1), 2)} {
+	for _, ds := range []*InMemory{m, scaled, scaled.Shuffle(1)} {
 		require.NoError(t, Check(ds, "y", Values{Classes: 3}))
 		require.ErrorIs(t, Check(ds, "y", Values{Classes: 2}), ErrLabel)
 		require.NoError(t, Check(ds, "", finite))

@@ -41,7 +41,7 @@ func TestImagesWithFractions(t *testing.T) {
 	changed, err := m.Scale("x", 0, 1)
 	require.NoError(t, err)
 	require.NoError(t, os.RemoveAll(dir))
-	for _, ds := range []Dataset{m, changed} {
+	for _, ds := range []*InMemory{m, changed} {
 		require.NoError(t, Check(ds, "", finite))
 	}
 	_, err = changed.Scale("x", 0, 1)

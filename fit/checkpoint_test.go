@@ -214,8 +214,7 @@ func checkpointed(t testing.TB, c Checkpoint) (dir string, loop Loop) {
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3}
 	c.Folder = dir
-	loop.Hook(c.Hook())
-	h := complete(t, &loop, samples(t, 8))
+	h := complete(t, &loop, samples(t, 8), c.Hook())
 	require.Equal(t, filepath.Join(dir, "ckpt-6"), h.Checkpoint)
 	loop.Resume = dir
 	return dir, loop
@@ -270,8 +269,7 @@ func TestOnlyDamagedCheckpointsIsAnError(t *testing.T) {
 func TestResumeFromNothingBeginsAnew(t *testing.T) {
 	for _, dir := range []string{tempDir(t), filepath.Join(tempDir(t), "not", "there")} {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 1, Resume: dir}
-		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		h := complete(t, &loop, samples(t, 8))
+		h := complete(t, &loop, samples(t, 8), Checkpoint{Folder: dir}.Hook())
 		require.Empty(t, h.ResumedFrom)
 		require.Len(t, h.Records, 1)
 	}
@@ -310,8 +308,7 @@ func TestUsedFolderIsRefused(t *testing.T) {
 	// The run may write to an empty folder.
 	empty := tempDir(t)
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: dir}
-	again.Hook(Checkpoint{Folder: empty}.Hook())
-	complete(t, &again, samples(t, 8))
+	complete(t, &again, samples(t, 8), Checkpoint{Folder: empty}.Hook())
 	require.Equal(t, []string{"ckpt-8"}, names(t, empty))
 }
 
@@ -464,13 +461,11 @@ func TestHooksKeepState(t *testing.T) {
 		}
 	}
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2}
-	loop.Hook(counter(), Checkpoint{Folder: dir}.Hook())
-	complete(t, &loop, samples(t, 8))
+	complete(t, &loop, samples(t, 8), counter(), Checkpoint{Folder: dir}.Hook())
 	require.Empty(t, loaded)
 
 	again := Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
-	again.Hook(counter(), Checkpoint{Folder: dir}.Hook())
-	complete(t, &again, samples(t, 8))
+	complete(t, &again, samples(t, 8), counter(), Checkpoint{Folder: dir}.Hook())
 	require.Equal(t, []string{"4"}, loaded)
 
 	// A run without the hook warns that the state of the hook is not used.
@@ -529,8 +524,7 @@ func TestResumeIgnoresNames(t *testing.T) {
 	dir := tempDir(t)
 	for i, pair := range [][2]data.Dataset{{samples(t, 8), samples(t, 6)}, {renamed(8), renamed(6)}} {
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2 + i, Validation: pair[1], Resume: dir}
-		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		h := complete(t, &loop, pair[0])
+		h := complete(t, &loop, pair[0], Checkpoint{Folder: dir}.Hook())
 		require.Equal(t, i == 1, h.ResumedFrom != "")
 	}
 }
@@ -538,8 +532,7 @@ func TestResumeIgnoresNames(t *testing.T) {
 func TestEditedValidationIsNoticed(t *testing.T) {
 	dir := tempDir(t)
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: samples(t, 6), Resume: dir}
-	loop.Hook(Checkpoint{Folder: dir}.Hook())
-	complete(t, &loop, samples(t, 8))
+	complete(t, &loop, samples(t, 8), Checkpoint{Folder: dir}.Hook())
 	loop.Validation = edited(t, samples(t, 6), 5)
 	_, err := loop.Run(t.Context(), samples(t, 8))
 	var mismatch *mismatchError

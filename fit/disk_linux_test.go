@@ -155,8 +155,7 @@ func TestReadOnlyAtStart(t *testing.T) {
 	from, loop := checkpointed(t, Checkpoint{})
 	readOnly(t, from)
 	resumed := Loop{Session: newLinear(), Batch: 4, Epochs: 4, Resume: loop.Resume}
-	resumed.Hook(Checkpoint{Folder: tempDir(t)}.Hook())
-	h := complete(t, &resumed, samples(t, 8))
+	h := complete(t, &resumed, samples(t, 8), Checkpoint{Folder: tempDir(t)}.Hook())
 	require.Equal(t, filepath.Join(from, "ckpt-6"), h.ResumedFrom)
 }
 

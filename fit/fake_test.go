@@ -370,9 +370,10 @@ func checksum(text []byte) string {
 	return fmt.Sprintf("%08x", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// complete runs a loop, which must succeed.
-func complete(t testing.TB, l *Loop, ds data.Dataset) *History {
+// complete runs a loop with more hooks, which must succeed.
+func complete(t testing.TB, l *Loop, ds data.Dataset, hooks ...Hook) *History {
 	t.Helper()
+	l.Hook(hooks...)
 	h, err := l.Run(t.Context(), ds)
 	require.NoError(t, err)
 	return h

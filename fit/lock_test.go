@@ -35,8 +35,7 @@ func TestLockOfAnotherProcess(t *testing.T) {
 			return sleeper.Wait()
 		}
 		loop := Loop{Session: l, Batch: 4, Epochs: 9, Resume: dir}
-		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		complete(t, &loop, samples(t, 8))
+		complete(t, &loop, samples(t, 8), Checkpoint{Folder: dir}.Hook())
 		return
 	}
 	dir := tempDir(t)

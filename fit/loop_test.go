@@ -24,8 +24,7 @@ import (
 
 func TestRunTrains(t *testing.T) {
 	l := newLinear()
-	loop := Loop{Session: l, Batch: 8, Epochs: 30, Validation: samples(t, 20)}
-	h := complete(t, &loop, samples(t, 100).Shuffle(1))
+	h := complete(t, &Loop{Session: l, Batch: 8, Epochs: 30, Validation: samples(t, 20)}, samples(t, 100).Shuffle(1))
 	require.Len(t, h.Records, 30)
 	require.Empty(t, h.Stopped)
 	last := h.Last()
@@ -49,8 +48,7 @@ func metricNamesOf(m Metrics) []string {
 func TestMeansAreWeightedBySamples(t *testing.T) {
 	l := newLinear()
 	l.lossAt = map[int64]float64{1: 1, 2: 2, 3: 6}
-	loop := Loop{Session: l, Batch: 4, Epochs: 1, Validation: samples(t, 10)}
-	h := complete(t, &loop, samples(t, 10))
+	h := complete(t, &Loop{Session: l, Batch: 4, Epochs: 1, Validation: samples(t, 10)}, samples(t, 10))
 	loss, _ := h.Last().Metrics.Get("loss")
 	require.Equal(t, (4*1+4*2+2*6)/10.0, loss)
 
@@ -197,8 +195,7 @@ func TestHookOrder(t *testing.T) {
 	var log []string
 	loop := Loop{Session: newLinear(), Batch: 10, Epochs: 2}
 	loop.Hook(spy(&log, "late", 5, ""), spy(&log, "first", -1, ""))
-	loop.Hook(spy(&log, "later", 5, ""))
-	complete(t, &loop, samples(t, 10))
+	complete(t, &loop, samples(t, 10), spy(&log, "later", 5, ""))
 	require.Equal(t, strings.Split(strings.TrimSpace(`
 first start 1/0
 late start 1/0
@@ -287,8 +284,7 @@ func TestHookCanStop(t *testing.T) {
 				ends++
 				return s.Err
 			}
-			loop.Hook(c.hook)
-			h := complete(t, &loop, samples(t, 20))
+			h := complete(t, &loop, samples(t, 20), c.hook)
 			require.Equal(t, "enough", h.Stopped)
 			require.Len(t, l.steps, c.steps)
 			require.Len(t, h.Records, c.records)
@@ -467,8 +463,7 @@ func TestDataErrors(t *testing.T) {
 
 func TestLearningRateIsSetWhenItChanges(t *testing.T) {
 	l := newLinear()
-	loop := Loop{Session: l, Batch: 4, Epochs: 4, LearningRate: parsed("step:0.1:0.5:2")}
-	h := complete(t, &loop, samples(t, 8))
+	h := complete(t, &Loop{Session: l, Batch: 4, Epochs: 4, LearningRate: parsed("step:0.1:0.5:2")}, samples(t, 8))
 	require.Equal(t, []float64{0.1, 0.05}, l.rates)
 	require.Equal(t, 0.1, *h.Records[1].LearningRate)
 	require.Equal(t, 0.05, *h.Records[2].LearningRate)

@@ -57,8 +57,7 @@ func TestEarlyStopDecidesAsKeras(t *testing.T) {
 		t.Run(fmt.Sprint(c.losses), func(t *testing.T) {
 			loop := Loop{Session: scripted(c.losses), Batch: 4, Epochs: len(c.losses)}
 			c.stop.Metric = "loss"
-			loop.Hook(c.stop.Hook())
-			h := complete(t, &loop, samples(t, 4))
+			h := complete(t, &loop, samples(t, 4), c.stop.Hook())
 			require.Len(t, h.Records, c.epochs)
 			require.Equal(t, c.stops, h.Stopped != "", h.Stopped)
 			if c.stops {
@@ -88,8 +87,7 @@ func TestReduceOnPlateauDecidesAsKeras(t *testing.T) {
 		l := scripted(append(c.losses, 0))
 		loop := Loop{Session: l, Batch: 4, Epochs: len(c.losses) + 1, LearningRate: Constant(1)}
 		c.reduce.Metric, c.reduce.Factor = "loss", 0.5
-		loop.Hook(c.reduce.Hook())
-		h := complete(t, &loop, samples(t, 4))
+		h := complete(t, &loop, samples(t, 4), c.reduce.Hook())
 		for i, want := range c.rates {
 			require.InDelta(t, want, *h.Records[i+1].LearningRate, 1e-15, "after epoch %d of %v", i+1, c.losses)
 			reduced := *h.Records[i+1].LearningRate < *h.Records[i].LearningRate

@@ -82,8 +82,7 @@ func TestObserversDoNotGetEveryStep(t *testing.T) {
 	r := &recorder{}
 	now := clock{time.Unix(1_700_000_000, 0), time.Millisecond}
 	loop := Loop{Session: newLinear(), Batch: 1, Epochs: 1, now: now.now}
-	loop.Hook(Observers{List: []Observer{r}}.Hook())
-	complete(t, &loop, samples(t, 3000))
+	complete(t, &loop, samples(t, 3000), Observers{List: []Observer{r}}.Hook())
 	steps := r.at(AtStep)
 	spent := now.at.Sub(time.Unix(1_700_000_000, 0))
 	require.InDelta(t, spent.Seconds(), float64(len(steps)), 1.5)
@@ -97,8 +96,7 @@ func TestObserversOfAResumedRun(t *testing.T) {
 	run := func(epochs int) (*recorder, *History) {
 		r := &recorder{}
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: epochs, Resume: dir}
-		loop.Hook(Observers{List: []Observer{r}}.Hook(), Checkpoint{Folder: dir}.Hook())
-		h := complete(t, &loop, samples(t, 8))
+		h := complete(t, &loop, samples(t, 8), Observers{List: []Observer{r}}.Hook(), Checkpoint{Folder: dir}.Hook())
 		return r, h
 	}
 	first, h := run(2)
@@ -135,8 +133,7 @@ func TestObserversOfRepeatedSteps(t *testing.T) {
 		},
 		Decide: func(context.Context, *State, error) (string, error) { return "again", nil },
 	}}
-	loop.Hook(Observers{List: []Observer{r}}.Hook())
-	complete(t, &loop, samples(t, 16))
+	complete(t, &loop, samples(t, 16), Observers{List: []Observer{r}}.Hook())
 	require.True(t, failed)
 	last := r.seen[len(r.seen)-1]
 	require.Equal(t, int64(8), last.Steps)

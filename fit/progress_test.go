@@ -15,8 +15,7 @@ import (
 func TestProgressPrintsALinePerEpoch(t *testing.T) {
 	var out bytes.Buffer
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 10, Validation: samples(t, 4), LearningRate: Constant(0.01)}
-	loop.Hook(Progress(&out))
-	h := complete(t, &loop, samples(t, 8))
+	h := complete(t, &loop, samples(t, 8), Progress(&out))
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	require.Len(t, lines, 10)
 	form := regexp.MustCompile(`^epoch (1/10 |10/10)  step (2 |20)  loss \S+ +mae \S+ +val_loss \S+ +val_mae \S+ +learning_rate 0.01 +steps/s \S+ +data_wait \d+\.\d%`)
@@ -74,8 +73,7 @@ func TestProgressBar(t *testing.T) {
 		t.Setenv("NO_COLOR", c.noColor)
 		var out bytes.Buffer
 		loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: samples(t, 4)}
-		loop.Hook(terminal(&out, c.columns))
-		complete(t, &loop, samples(t, 40))
+		complete(t, &loop, samples(t, 40), terminal(&out, c.columns))
 		require.Equal(t, c.noColor == "", strings.Contains(out.String(), "\x1b["), "%q", out.String())
 		require.Contains(t, out.String(), "steps/")
 		require.Regexp(t, `\repoch 1/2  loss \d`, out.String())

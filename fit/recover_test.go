@@ -232,8 +232,7 @@ func interruptedReplay(t *testing.T, dir string, resume bool, every int) (*linea
 // A run that is interrupted while it repeats steps keeps its newest checkpoint and writes none.
 func TestInterruptedReplay(t *testing.T) {
 	plain := newLinear()
-	loop := Loop{Session: plain, Batch: 8, Epochs: 1, StepsPerEpoch: 12}
-	complete(t, &loop, samples(t, 100))
+	complete(t, &Loop{Session: plain, Batch: 8, Epochs: 1, StepsPerEpoch: 12}, samples(t, 100))
 
 	for every, newest := range map[int]string{9: "ckpt-9", 8: "ckpt-8", 5: "ckpt-5", 100: ""} {
 		dir := tempDir(t)
@@ -277,8 +276,7 @@ func TestAlive(t *testing.T) {
 	var told []int64
 	loop := Loop{Session: newLinear(), Batch: 4, Epochs: 2, Validation: samples(t, 8),
 		Alive: func(step int64) { told = append(told, step) }}
-	loop.Hook(Checkpoint{Folder: dir}.Hook())
-	complete(t, &loop, data.Prefetch(samples(t, 12), 1))
+	complete(t, &loop, data.Prefetch(samples(t, 12), 1), Checkpoint{Folder: dir}.Hook())
 	require.Equal(t, []int64{0, 0, 0, 0, 0, 1, 2, 3, 3, 3, 4, 5, 6, 6, 6}, told)
 }
 

@@ -19,8 +19,7 @@ import (
 func tearable(t testing.TB) (dir string, loop Loop) {
 	dir = tempDir(t)
 	loop = Loop{Session: newLinear(), Batch: 4, Epochs: 3, Resume: dir}
-	loop.Hook(Checkpoint{Folder: dir}.Hook(), EarlyStop{Metric: "loss", Patience: 9}.Hook())
-	complete(t, &loop, samples(t, 8))
+	complete(t, &loop, samples(t, 8), Checkpoint{Folder: dir}.Hook(), EarlyStop{Metric: "loss", Patience: 9}.Hook())
 	return dir, loop
 }
 
@@ -228,8 +227,7 @@ func TestResumeAnywayWithinAnEpoch(t *testing.T) {
 		dir := tempDir(t)
 		l := newLinear()
 		loop := Loop{Session: l, Batch: 4, Epochs: 2, Resume: dir}
-		loop.Hook(Checkpoint{Folder: dir}.Hook(), stopAt(3))
-		complete(t, &loop, samples(t, 16))
+		complete(t, &loop, samples(t, 16), Checkpoint{Folder: dir}.Hook(), stopAt(3))
 		return dir, Loop{Session: newLinear(), Batch: 4, Epochs: 2, Resume: dir, ResumeAnyway: true}
 	}
 	for _, n := range []int{8, 16, 40} { // fewer batches than the position, as many as before, more

@@ -27,8 +27,7 @@ func TestWeightsAreFinalized(t *testing.T) {
 	dir := tempDir(t)
 	c := &counting{linear: newLinear()}
 	loop := Loop{Session: c, Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint{Folder: dir}.Hook())
-	complete(t, &loop, samples(t, 10))
+	complete(t, &loop, samples(t, 10), Checkpoint{Folder: dir}.Hook())
 	require.Equal(t, 1, c.finalized)
 	require.Equal(t, 42.0, c.w[0])
 	found, err := checkpoint.List(dir)
@@ -37,19 +36,15 @@ func TestWeightsAreFinalized(t *testing.T) {
 	require.NotEqual(t, 42.0, c.w[0], "a training that goes on goes on from the weights before that")
 
 	// A complete training that is resumed has the same final weights.
-	loop = Loop{Session: c, Batch: 4, Epochs: 2, Resume: dir}
-	complete(t, &loop, samples(t, 10))
+	complete(t, &Loop{Session: c, Batch: 4, Epochs: 2, Resume: dir}, samples(t, 10))
 	require.Equal(t, 42.0, c.w[0])
 
 	best := &counting{linear: newLinear()}
 	loop = Loop{Session: best, Batch: 4, Epochs: 2}
-	loop.Hook(Checkpoint{Folder: tempDir(t), Best: "loss", RestoreBest: true}.Hook())
-	complete(t, &loop, samples(t, 10))
+	complete(t, &loop, samples(t, 10), Checkpoint{Folder: tempDir(t), Best: "loss", RestoreBest: true}.Hook())
 	require.Zero(t, best.finalized)
 
 	stopped := &counting{linear: newLinear()}
-	loop = Loop{Session: stopped, Batch: 4, Epochs: 2}
-	loop.Hook(stopAt(4))
-	complete(t, &loop, samples(t, 10))
+	complete(t, &Loop{Session: stopped, Batch: 4, Epochs: 2}, samples(t, 10), stopAt(4))
 	require.Zero(t, stopped.finalized)
 }

@@ -16,7 +16,7 @@ import (
 
 // checkData returns an error for data that does not fit a signature, and for values that would make
 // a step fail or make weights NaN.
-func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass data.Pass) error {
+func checkData(ds *data.InMemory, model *savedmodels.Model, signature string, pass data.Pass) error {
 	fields, err := session.CheckData(model, signature, ds, pass)
 	if err != nil {
 		return labelHint(err, ds, model, signature)
@@ -37,10 +37,9 @@ func checkData(ds data.Dataset, model *savedmodels.Model, signature string, pass
 }
 
 // labelHint returns the error for data that does not fit a signature, with what to do if it has no label.
-func labelHint(err error, ds data.Dataset, model *savedmodels.Model, signature string) error {
-	m, ok := ds.(*data.InMemory)
+func labelHint(err error, m *data.InMemory, model *savedmodels.Model, signature string) error {
 	sig, noSignature := model.Signature(signature)
-	if noSignature != nil || !ok || m.Len() > 0 && m.FilePath(0) != "" { // a folder
+	if noSignature != nil || m.FilePath(0) != "" { // a folder
 		return err
 	}
 	fields, columns := m.Fields(), fieldOf(m, "x").Columns
@@ -61,7 +60,7 @@ func labelHint(err error, ds data.Dataset, model *savedmodels.Model, signature s
 
 // checkInput checks the classes of a label, or the integers that an input takes: those of its type or, for an embedding
 // table, its indices. Negative indices count from the end.
-func checkInput(ds data.Dataset, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor,
+func checkInput(ds *data.InMemory, m *savedmodels.Metadata, sig *savedmodels.Signature, in savedmodels.Tensor,
 	field string) error {
 	what, rows := in.DType.String(), int64(0)
 	low, high, integer := integerRange(what)

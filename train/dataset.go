@@ -58,8 +58,8 @@ func (t *training) checkImages(ctx context.Context) error {
 	}
 	defer t.worker.Busy()()
 	err := data.CheckImages(ctx, t.samples)
-	if err == nil && t.Loop.Validation != nil {
-		err = data.CheckImages(ctx, t.Loop.Validation)
+	if held, ok := t.Loop.Validation.(*data.InMemory); ok && err == nil {
+		err = data.CheckImages(ctx, held)
 	}
 	t.imagesChecked = err == nil
 	return unusable(err)
