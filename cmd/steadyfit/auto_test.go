@@ -77,12 +77,7 @@ func TestMeasuredChoice(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 		return string(out)
 	}
-	weights := func(name string) []byte {
-		t.Helper()
-		text, err := os.ReadFile(filepath.Join(dir, name+"-model", "variables", "variables.data-00000-of-00001"))
-		require.NoError(t, err)
-		return text
-	}
+	weights := func(name string) []byte { return weightsOf(t, filepath.Join(dir, name+"-model")) }
 	const measured = "auto: 16 steps per execution, XLA-compiled: "
 	said := run("whole", "cache", "--epochs", "30")
 	assert.Contains(t, said, measured)
@@ -114,7 +109,6 @@ func TestMeasuredChoice(t *testing.T) {
 	run("stacked", "none", "--epochs", "4", "--resume", "--auto", "off")
 	run("unstacked", "none", "--epochs", "4", "--auto", "off")
 	assert.True(t, bytes.Equal(weights("stacked"), weights("unstacked")))
-
 }
 
 // TestChoiceThatRounds resumes trainings with the single-threaded executor, which rounds
@@ -156,12 +150,7 @@ func TestChoiceThatRounds(t *testing.T) {
 		assert.Equal(t, exitUsage, exit.ExitCode(), out)
 		return out
 	}
-	weights := func(name string) string {
-		t.Helper()
-		text, err := os.ReadFile(filepath.Join(dir, name+"-model", "variables", "variables.data-00000-of-00001"))
-		require.NoError(t, err)
-		return string(text)
-	}
+	weights := func(name string) string { return string(weightsOf(t, filepath.Join(dir, name+"-model"))) }
 	identity := func(name string) string {
 		t.Helper()
 		found, err := fit.Checkpoints(filepath.Join(dir, name))

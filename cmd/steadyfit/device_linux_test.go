@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -22,9 +21,7 @@ func TestAllocatorTakesAChild(t *testing.T) {
 	history := filepath.Join(t.TempDir(), "history.jsonl")
 	cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "10000000",
 		"--allocator", "mmap", "--history", history)
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	require.NoError(t, cmd.Start())
+	output := start(t, cmd)
 	want := []string{"TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1"}
 	assert.Eventually(t, func() bool {
 		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", childOf(cmd.Process.Pid)))
@@ -34,5 +31,5 @@ func TestAllocatorTakesAChild(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	var exit *exec.ExitError
 	require.True(t, errors.As(cmd.Wait(), &exit))
-	assert.Equal(t, exitInterrupted, exit.ExitCode(), "%s", &output)
+	assert.Equal(t, exitInterrupted, exit.ExitCode(), "%s", output)
 }

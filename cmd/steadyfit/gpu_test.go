@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -207,16 +206,10 @@ func TestOnGPUHistoryHasItsMemory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history.jsonl")
 	out, err := shortFit(t, "--visible-gpus", "0", "--gpu-memory-limit", "1GiB", "--history", path).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
-	require.Len(t, lines, 5)
-	for _, line := range lines {
-		var epoch struct {
-			GPU int64 `json:"gpu_bytes"`
-		}
-		require.NoError(t, json.Unmarshal(line, &epoch))
-		has := memory.Bytes(epoch.GPU)
+	records := recordsOf(t, path)
+	require.Len(t, records, 5)
+	for _, r := range records {
+		has := memory.Bytes(r["gpu_bytes"].(float64))
 		t.Logf("%v of %v", has, all)
 		assert.Greater(t, has, memory.GiB, "the pool, CUDA's context and code")
 		assert.Less(t, has, all)
@@ -257,18 +250,8 @@ func TestOnGPULearnsTheSame(t *testing.T) {
 		cmd.Env = append(cmd.Env, env...)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		f, err := os.Open(history)
-		require.NoError(t, err)
-		defer f.Close()
-		var last struct {
-			Accuracy float64 `json:"val_accuracy"`
-		}
-		lines := bufio.NewScanner(f)
-		for lines.Scan() {
-			require.NoError(t, json.Unmarshal(lines.Bytes(), &last))
-		}
-		require.NoError(t, lines.Err())
-		return last.Accuracy
+		records := recordsOf(t, history)
+		return records[len(records)-1]["val_accuracy"].(float64)
 	}
 	onCPU, onGPU := accuracy("CUDA_VISIBLE_DEVICES=-1"), accuracy()
 	t.Logf("val_accuracy on the CPU %v, on the GPU %v", onCPU, onGPU)

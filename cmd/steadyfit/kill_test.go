@@ -66,6 +66,36 @@ func program(t testing.TB, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// start starts a command, and returns what it prints.
+func start(t testing.TB, cmd *exec.Cmd) *bytes.Buffer {
+	t.Helper()
+	output := &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = output, output
+	require.NoError(t, cmd.Start())
+	return output
+}
+
+// weightsOf returns the variables of a SavedModel.
+func weightsOf(t *testing.T, model string) []byte {
+	t.Helper()
+	weights, err := os.ReadFile(filepath.Join(model, "variables", "variables.data-00000-of-00001"))
+	require.NoError(t, err)
+	return weights
+}
+
+// recordsOf returns the lines of a history.
+func recordsOf(t *testing.T, history string) (records []map[string]any) {
+	t.Helper()
+	text, err := os.ReadFile(history)
+	require.NoError(t, err)
+	for line := range bytes.Lines(text) {
+		var r map[string]any
+		require.NoError(t, json.Unmarshal(line, &r))
+		records = append(records, r)
+	}
+	return records
+}
+
 // TestInterruptExitsWith130 asserts the exit code, which the scripts of testdata/script cannot
 // see for a program in the background.
 //
@@ -79,17 +109,12 @@ func TestInterruptExitsWith130(t *testing.T) {
 		dir := t.TempDir()
 		cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "1000000",
 			"--history", filepath.Join(dir, "history.jsonl"), "--checkpoints", filepath.Join(dir, "ckpt"))
-		var output bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &output, &output
-		require.NoError(t, cmd.Start())
-		require.Eventually(t, func() bool {
-			info, err := os.Stat(filepath.Join(dir, "history.jsonl"))
-			return err == nil && info.Size() > 0
-		}, time.Minute, 5*time.Millisecond)
+		output := start(t, cmd)
+		waitForHistory(t, filepath.Join(dir, "history.jsonl"))
 		require.NoError(t, cmd.Process.Signal(sent))
 		var exit *exec.ExitError
 		require.ErrorAs(t, cmd.Wait(), &exit)
-		assert.Equal(t, 130, exit.ExitCode(), "%s", &output)
+		assert.Equal(t, 130, exit.ExitCode(), "%s", output)
 		assert.Contains(t, output.String(), "continue with --resume")
 	}
 }
@@ -117,14 +142,8 @@ func (r trial) fit(t *testing.T, name string, flags ...string) *exec.Cmd {
 // outcome returns the part of a run's result that must not depend on the moments of kills.
 func (r trial) outcome(t *testing.T, name string) (weights []byte, losses []string) {
 	t.Helper()
-	weights, err := os.ReadFile(filepath.Join(r.dir, name, "model", "variables", "variables.data-00000-of-00001"))
-	require.NoError(t, err)
-	history, err := os.ReadFile(filepath.Join(r.dir, name, "history.jsonl"))
-	require.NoError(t, err)
-	for line := range bytes.Lines(history) {
-		var r map[string]json.RawMessage
-		require.NoError(t, json.Unmarshal(line, &r))
-		losses = append(losses, string(r["epoch"])+" "+string(r["step"])+" "+string(r["loss"])+" "+string(r["accuracy"])+" "+string(r["val_loss"]))
+	for _, r := range recordsOf(t, filepath.Join(r.dir, name, "history.jsonl")) {
+		losses = append(losses, fmt.Sprint(r["epoch"], r["step"], r["loss"], r["accuracy"], r["val_loss"]))
 	}
 	found, err := fit.Checkpoints(filepath.Join(r.dir, name, "ckpt"))
 	require.NoError(t, err)
@@ -132,7 +151,7 @@ func (r trial) outcome(t *testing.T, name string) (weights []byte, losses []stri
 		require.NoError(t, c.Err)
 	}
 	require.NotEmpty(t, found)
-	return weights, losses
+	return weightsOf(t, filepath.Join(r.dir, name, "model")), losses
 }
 
 // whole has the result of an undisturbed training, and its duration.
@@ -202,9 +221,7 @@ func killAndResume(t *testing.T, model string, kills int) {
 		name := "run" + strconv.Itoa(run)
 		for done := false; !done; {
 			cmd := r.fit(t, name)
-			var output bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &output, &output
-			require.NoError(t, cmd.Start())
+			output := start(t, cmd)
 			after := time.Duration(d.random.Float64() * float64(want.took) * 0.6)
 			if d.killed == kills {
 				after = time.Hour
@@ -213,7 +230,7 @@ func killAndResume(t *testing.T, model string, kills int) {
 			err := cmd.Wait()
 			timer.Stop()
 			if done = cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL; done {
-				require.NoError(t, err, "after %d kills: %s", d.killed, &output)
+				require.NoError(t, err, "after %d kills: %s", d.killed, output)
 			} else {
 				d.killed++
 			}
@@ -269,9 +286,7 @@ func newDisturbance(t *testing.T, kills int, took time.Duration) *disturbance {
 // come before the first step, because the supervisor waits twice as long after each further crash
 // without a step.
 func (d *disturbance) run(t *testing.T, cmd *exec.Cmd, next func() (pid int, signal syscall.Signal)) {
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	require.NoError(t, cmd.Start())
+	output := start(t, cmd)
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	poll := time.NewTicker(5 * time.Millisecond)
@@ -279,7 +294,7 @@ func (d *disturbance) run(t *testing.T, cmd *exec.Cmd, next func() (pid int, sig
 	for last, due := 0, (time.Time{}); ; {
 		select {
 		case err := <-done:
-			require.NoError(t, err, "after %d kills: %s", d.killed, &output)
+			require.NoError(t, err, "after %d kills: %s", d.killed, output)
 			return
 		case now := <-poll.C:
 			pid, signal := next()
@@ -450,13 +465,11 @@ func trainImages(t *testing.T, samples string, limit int, environment []string, 
 	}
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	for _, r := range recordsOf(t, history) {
+		losses = append(losses, r["loss"].(float64))
+	}
 	text, err := os.ReadFile(history)
 	require.NoError(t, err)
-	for line := range strings.Lines(string(text)) {
-		var record struct{ Loss float64 }
-		require.NoError(t, json.Unmarshal([]byte(line), &record))
-		losses = append(losses, record.Loss)
-	}
 	return losses, string(text)
 }
 

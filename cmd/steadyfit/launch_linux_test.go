@@ -60,10 +60,7 @@ func launched(t *testing.T, dir string) (pids []int) {
 }
 
 func launchedWeights(t *testing.T, dir string) []byte {
-	t.Helper()
-	weights, err := os.ReadFile(filepath.Join(dir, "model", "variables", "variables.data-00000-of-00001"))
-	require.NoError(t, err)
-	return weights
+	return weightsOf(t, filepath.Join(dir, "model"))
 }
 
 // Two ranks end with the weights of one process that splits each batch in two, bit for bit. Only
@@ -149,9 +146,7 @@ func TestLaunchedRanksChange(t *testing.T) {
 		before := newestCheckpoint(dir)
 		cmd := program(t, append([]string{"launch", "--workers", c.ranks, "--"}, fit...)...)
 		cmd.Env = append(cmd.Env, launchMark+"="+dir)
-		var output bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &output, &output
-		require.NoError(t, cmd.Start())
+		output := start(t, cmd)
 		require.Eventually(t, func() bool { return newestCheckpoint(dir) > before }, time.Minute, 5*time.Millisecond)
 		require.NoError(t, cmd.Process.Signal(c.end))
 		require.Error(t, cmd.Wait())
@@ -202,13 +197,11 @@ func TestLaunchWithoutCheckpoints(t *testing.T) {
 	cmd := program(t, "launch", "--workers", "2", "--", "fit", "--model", "builtin:digits", "--data", "builtin:digits",
 		"--epochs", "1000000", "--history", history)
 	cmd.Env = append(cmd.Env, launchMark+"="+dir)
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	require.NoError(t, cmd.Start())
+	output := start(t, cmd)
 	waitForHistory(t, history)
 	require.NoError(t, syscall.Kill(rankOf(t, cmd.Process.Pid, 1), syscall.SIGKILL))
 	require.Error(t, cmd.Wait())
-	assert.Equal(t, exitFailed, cmd.ProcessState.ExitCode(), "%s", &output)
+	assert.Equal(t, exitFailed, cmd.ProcessState.ExitCode(), "%s", output)
 	assert.Contains(t, output.String(), "rank 1 of 2: ")
 	assert.Contains(t, output.String(), "killed by SIGKILL")
 	assert.Empty(t, launched(t, dir))
@@ -284,16 +277,14 @@ func TestLaunchEnds(t *testing.T) {
 		t.Run(fmt.Sprint(c.signal, c.flags), func(t *testing.T) {
 			dir := t.TempDir()
 			cmd := launchDigits(t, dir, append(c.flags, "--epochs", "1000000", "--every", "1epoch")...)
-			var output bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &output, &output
-			require.NoError(t, cmd.Start())
+			output := start(t, cmd)
 			waitForHistory(t, filepath.Join(dir, "history.jsonl"))
 			require.NoError(t, cmd.Process.Signal(c.signal))
 			var exit *exec.ExitError
 			require.ErrorAs(t, cmd.Wait(), &exit)
 			if c.signal != syscall.SIGKILL {
-				assert.Equal(t, exitInterrupted, exit.ExitCode(), "%s", &output)
-				assert.Equal(t, 1, strings.Count(output.String(), "continue with --resume"), "%s", &output)
+				assert.Equal(t, exitInterrupted, exit.ExitCode(), "%s", output)
+				assert.Equal(t, 1, strings.Count(output.String(), "continue with --resume"), "%s", output)
 				assert.NotContains(t, output.String(), "there is no checkpoint")
 				assert.Empty(t, launched(t, dir))
 				return

@@ -66,10 +66,8 @@ model.save(folder / "keras.keras")
 		trained, history := filepath.Join(dir, name), filepath.Join(dir, name+".jsonl")
 		steadyfit(t, append([]string{"fit", "--model", model, "--data", data, "--shuffle=false", "--batch", "16", "--epochs",
 			"2", "--auto", "off", "--history", history, "--out", trained, "--early-stop", "other.out_my mae (%):9"}, args...)...)
-		text, err := os.ReadFile(history)
-		require.NoError(t, err)
-		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
+		records := recordsOf(t, history)
+		last = records[len(records)-1]
 		return trained, last
 	}
 	trained, last := train("plain")

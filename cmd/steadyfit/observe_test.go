@@ -2,9 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -60,15 +58,11 @@ func TestEventsAreTheHistory(t *testing.T) {
 
 func compareEvents(t *testing.T, found events, history string) {
 	t.Helper()
-	text, err := os.ReadFile(history)
-	require.NoError(t, err)
 	want := events{"train": {}, "validation": {}}
 	add := func(run, tag string, step, value any) {
 		want[run][tag] = append(want[run][tag], [2]float64{step.(float64), float64(float32(value.(float64)))})
 	}
-	for line := range strings.Lines(string(text)) {
-		var r map[string]any
-		require.NoError(t, json.Unmarshal([]byte(line), &r))
+	for _, r := range recordsOf(t, history) {
 		epoch := r["epoch"].(float64) - 1
 		for _, name := range []string{"loss", "accuracy"} {
 			add("train", "epoch_"+name, epoch, r[name])

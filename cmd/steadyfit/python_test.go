@@ -133,14 +133,9 @@ func TestModelsOfOthersTrain(t *testing.T) {
 					args = append(args, "--learning-rate", "0.5") // its train signature takes the learning rate as an input
 				}
 				steadyfit(t, args...)
-				text, err := os.ReadFile(history)
-				require.NoError(t, err)
-				losses := regexp.MustCompile(`"loss":([0-9.e-]+)`).FindAllStringSubmatch(string(text), -1)
-				require.Len(t, losses, 4)
-				first, err := strconv.ParseFloat(losses[0][1], 64)
-				require.NoError(t, err)
-				last, err := strconv.ParseFloat(losses[3][1], 64)
-				require.NoError(t, err)
+				records := recordsOf(t, history)
+				require.Len(t, records, 4)
+				first, last := records[0]["loss"].(float64), records[3]["loss"].(float64)
 				t.Logf("oneDNN %s: loss %v -> %v in 4 epochs", oneDNN, first, last)
 				assert.Less(t, last, 0.9*first)
 			}
@@ -189,11 +184,8 @@ for name in ("words", "colors", "codes"):
 		for _, name := range []string{"words.txt", "colors.txt", "codes.txt"} {
 			assert.FileExists(t, filepath.Join(dir, out, "assets", name))
 		}
-		text, err := os.ReadFile(history)
-		require.NoError(t, err)
-		for _, found := range regexp.MustCompile(`"loss":([0-9.e-]+)`).FindAllStringSubmatch(string(text), -1) {
-			loss, err := strconv.ParseFloat(found[1], 64)
-			require.NoError(t, err)
+		for _, r := range recordsOf(t, history) {
+			loss := r["loss"].(float64)
 			assert.Less(t, loss, losses[len(losses)-1], "the words tell the two samples apart")
 			losses = append(losses, loss)
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -58,9 +57,7 @@ func sparseArray(b *testing.B, path string, size int, shape string) {
 func peaks(b *testing.B, args ...string) map[memory.Layer]memory.Bytes {
 	b.Helper()
 	cmd := program(b, args...)
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	require.NoError(b, cmd.Start())
+	output := start(b, cmd)
 	// The sampler is opened before Wait, after which another process may have the same PID.
 	sampler, err := memory.NewSampler(cmd.Process.Pid)
 	require.NoError(b, err)
@@ -73,7 +70,7 @@ func peaks(b *testing.B, args ...string) map[memory.Layer]memory.Bytes {
 	for {
 		select {
 		case err := <-ended:
-			require.NoError(b, err, "%s", &output)
+			require.NoError(b, err, "%s", output)
 			return most
 		case <-tick.C:
 			var sample memory.Sample

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -61,9 +60,7 @@ func waitForHistory(t *testing.T, history string) {
 // line, and returns the exit code.
 func fillsUp(t *testing.T, cmd *exec.Cmd, disk, history string) (code int, output string) {
 	t.Helper()
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	require.NoError(t, cmd.Start())
+	out := start(t, cmd)
 	waitForHistory(t, history)
 	fill(t, disk)
 	err := cmd.Wait()
@@ -123,13 +120,11 @@ func TestProcessResetsWithoutWhatTheyNeed(t *testing.T) {
 			cmd := program(t, "fit", "--model", "builtin:digits", "--data", filepath.Join(root, "data"), "--epochs", "1000",
 				"--checkpoints", ckpt,
 				"--history", history, "--out", filepath.Join(disk, "model"), "--supervise", "--reset", "process")
-			var out bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, &out
-			require.NoError(t, cmd.Start())
+			out := start(t, cmd)
 			waitForHistory(t, history)
 			c.away(t, root)
 			require.Error(t, cmd.Wait())
-			assert.Equal(t, exitFailed, cmd.ProcessState.ExitCode(), "%s", &out)
+			assert.Equal(t, exitFailed, cmd.ProcessState.ExitCode(), "%s", out)
 			assert.Contains(t, out.String(), "restarting it")
 			assert.Contains(t, out.String(), "gave up; attempts without progress: 6")
 			assert.Contains(t, out.String(), c.want)
@@ -147,13 +142,11 @@ func TestParentIsSmall(t *testing.T) {
 	cmd := program(t, "fit", "--model", "builtin:digits", "--data", "builtin:digits", "--epochs", "1000000",
 		"--history", history, "--checkpoints", filepath.Join(dir, "ckpt"), "--supervise", "--reset", "process", "--on-oom",
 		"microbatch")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	require.NoError(t, cmd.Start())
+	out := start(t, cmd)
 	defer func() {
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		require.Error(t, cmd.Wait())
-		assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode(), "%s", &out)
+		assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode(), "%s", out)
 	}()
 	waitForHistory(t, history)
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
