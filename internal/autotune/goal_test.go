@@ -36,18 +36,7 @@ func axesOf(bases []configuration, settings [][]configuration) [][]configuration
 	return append([][]configuration{bases}, settings...)
 }
 
-// over combines configurations of different axes.
-func over(c, base configuration) (configuration, bool) {
-	base.MicroBatches += c.MicroBatches
-	base.StepsPerExecution += c.StepsPerExecution
-	base.NoPrefetch = base.NoPrefetch || c.NoPrefetch
-	base.Executor += c.Executor
-	base.IntraThreads += c.IntraThreads
-	base.InterThreads += c.InterThreads
-	base.Allocator += c.Allocator
-	base.OneDNN += c.OneDNN
-	return base, true
-}
+var over = (&Plan{}).over
 
 // machine is a made-up machine with known times and peaks. It implements measurer.
 type machine struct {
