@@ -23,7 +23,6 @@ import (
 
 	"steadyfit/cluster"
 	"steadyfit/data"
-	"steadyfit/internal/testkit"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/tfbind"
@@ -219,7 +218,7 @@ func TestCluster(t *testing.T) {
 			job.Rank = c.ranks // without Workers, the number of micro-batches
 			want, err := job.run()
 			require.NoError(t, err)
-			job.Workers = testkit.FreeAddresses(t, c.ranks)
+			job.Workers = freeAddresses(t, c.ranks)
 			var ranks []*rankProcess
 			for job.Rank = range c.ranks {
 				ranks = append(ranks, startRank(t, job))
@@ -269,7 +268,7 @@ func TestClusterFixedBatch(t *testing.T) {
 // A rank that expects another number of ranks, such as one that was given up while it started, does
 // not disturb the other ranks.
 func TestClusterOfAnotherSize(t *testing.T) {
-	job := rankJob{Model: "builtin:digits", Sizes: []int{64, 64}, Workers: testkit.FreeAddresses(t, 2),
+	job := rankJob{Model: "builtin:digits", Sizes: []int{64, 64}, Workers: freeAddresses(t, 2),
 		Until: filepath.Join(t.TempDir(), "end")}
 	var ranks []*rankProcess
 	for job.Rank = range 2 {
@@ -281,7 +280,7 @@ func TestClusterOfAnotherSize(t *testing.T) {
 			return err == nil && conn.Close() == nil
 		}, time.Minute, 20*time.Millisecond)
 	}
-	job.Workers, job.Rank, job.Start = append(job.Workers, testkit.FreeAddresses(t, 1)...), 2, 3*time.Second
+	job.Workers, job.Rank, job.Start = append(job.Workers, freeAddresses(t, 1)...), 2, 3*time.Second
 	stranger := startRank(t, job)
 	require.Error(t, stranger.Wait())
 	assert.Contains(t, stranger.err.String(), "it did not take part in an exchange for 3s")
@@ -293,9 +292,17 @@ func TestClusterOfAnotherSize(t *testing.T) {
 
 // A rank does not wait for the others longer than Cluster.Start.
 func TestClusterStart(t *testing.T) {
-	job := rankJob{Model: "builtin:digits", Workers: testkit.FreeAddresses(t, 2), Start: 300 * time.Millisecond}
+	job := rankJob{Model: "builtin:digits", Workers: freeAddresses(t, 2), Start: 300 * time.Millisecond}
 	p := startRank(t, job)
 	require.Error(t, p.Wait())
 	assert.Contains(t, p.err.String(), "rank 1 ("+job.Workers[1]+") did not start within 300ms; start all ranks, or "+
 		"raise Cluster.Start")
+}
+
+// freeAddresses returns addresses of this machine for ranks or servers.
+func freeAddresses(t *testing.T, n int) []string {
+	t.Helper()
+	addresses, err := cluster.FreeAddresses(n)
+	require.NoError(t, err)
+	return addresses
 }

@@ -22,7 +22,6 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/internal/testkit"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
@@ -141,7 +140,7 @@ type rankProcess struct {
 // startRanks starts one process for each rank on free ports. change may change the job of a rank.
 func startRanks(t *testing.T, ranks int, job rankJob, change func(rank int, job *rankJob)) (all []*rankProcess) {
 	t.Helper()
-	job.Cluster.Workers = testkit.FreeAddresses(t, ranks)
+	job.Cluster.Workers = freeAddresses(t, ranks)
 	for rank := range job.Cluster.Workers {
 		own := job
 		own.Cluster.Rank = rank
@@ -366,4 +365,12 @@ func TestClusterDiffers(t *testing.T) {
 			assert.Contains(t, p.err.String(), []string{c.rank0, c.rank1}[i])
 		}
 	}
+}
+
+// freeAddresses returns addresses of this machine for ranks or servers.
+func freeAddresses(t *testing.T, n int) []string {
+	t.Helper()
+	addresses, err := cluster.FreeAddresses(n)
+	require.NoError(t, err)
+	return addresses
 }

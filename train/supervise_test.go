@@ -22,7 +22,6 @@ import (
 	"steadyfit/fit"
 
 	"steadyfit/internal/contract"
-	"steadyfit/internal/testkit"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
 	"steadyfit/session"
@@ -162,7 +161,7 @@ func (j resultJob) config() Config {
 func TestResultUnderSupervision(t *testing.T) {
 	t.Setenv(tfprocess.LogLevel, "")
 	require.NoError(t, os.Unsetenv(tfprocess.LogLevel))
-	j := resultJob{"result", filepath.Join(t.TempDir(), "model"), testkit.FreeAddresses(t, 1)[0]}
+	j := resultJob{"result", filepath.Join(t.TempDir(), "model"), freeAddresses(t, 1)[0]}
 	var progress bytes.Buffer
 	c := j.config()
 	c.Progress, c.Supervisor.Stderr = &progress, &progress

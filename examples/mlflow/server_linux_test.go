@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"steadyfit/cluster"
 	"steadyfit/fit"
-	"steadyfit/internal/testkit"
 	"steadyfit/train"
 )
 
@@ -95,7 +95,9 @@ func TestMLflowServer(t *testing.T) {
 // serve starts MLflow's server with a database in a temporary folder, and returns its address.
 func serve(t *testing.T, python string) (url string) {
 	t.Helper()
-	_, port, err := net.SplitHostPort(testkit.FreeAddresses(t, 1)[0])
+	addresses, err := cluster.FreeAddresses(1)
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(addresses[0])
 	require.NoError(t, err)
 	dir := t.TempDir()
 	var output bytes.Buffer

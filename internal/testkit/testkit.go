@@ -1,4 +1,4 @@
-// Package testkit has what the tests of several packages need: limits of memory, free ports, failing disks and a
+// Package testkit has what the tests of several packages need: limits of memory, failing disks and a
 // fake NVIDIA driver.
 package testkit
 
