@@ -1,7 +1,6 @@
 package main
 
 import (
-	"iter"
 	"regexp"
 	"slices"
 	"strings"
@@ -380,9 +379,9 @@ func (s *settings) outputFlags() []flag {
 
 func (s *settings) globalFlags() []flag {
 	return []flag{
+		{"config", rootName, "YAML file with values of flags", "", &s.configFile},
 		{"tensorflow", rootName, "TensorFlow library, its folder, or site-packages/tensorflow", "",
 			&s.TensorFlow},
-		{"config", rootName, "YAML file with values of flags", "", &s.configFile},
 	}
 }
 
@@ -394,27 +393,19 @@ func (s *settings) register(cmd *cobra.Command) {
 		flags = cmd.PersistentFlags()
 	}
 	flags.SortFlags = false
-	for title, row := range s.rows() {
+	for _, row := range s.rows() {
 		if row.of(cmd.Name()) {
 			add(flags, row.name, row.help, row.sets)
-			flags.Lookup(row.name).Annotations = map[string][]string{titleKey: {title}}
 		}
 	}
 }
 
-const titleKey = "title"
-
-// rows returns the rows of the table with the titles of their sections.
-func (s *settings) rows() iter.Seq2[string, flag] {
-	return func(yield func(string, flag) bool) {
-		for _, section := range s.table() {
-			for _, row := range section.flags {
-				if !yield(section.title, row) {
-					return
-				}
-			}
-		}
+// rows returns the rows of the table.
+func (s *settings) rows() (rows []flag) {
+	for _, section := range s.table() {
+		rows = append(rows, section.flags...)
 	}
+	return rows
 }
 
 // of reports whether a command has the flag.

@@ -107,14 +107,16 @@ func sections(cmd *cobra.Command, table []section) string {
 	for _, section := range table {
 		flags := pflag.NewFlagSet(section.title, pflag.ContinueOnError)
 		flags.SortFlags = false
-		add := func(f *pflag.Flag) {
-			// the flag --help has no title
-			if title, ok := f.Annotations[titleKey]; ok && title[0] == section.title || !ok && section.title == "Global" {
+		add := func(name string, of bool) {
+			if f := cmd.Flag(name); of && f != nil {
 				flags.AddFlag(f)
 			}
 		}
-		cmd.LocalFlags().VisitAll(add)
-		cmd.InheritedFlags().VisitAll(add)
+		add("help", section.title == "Global")
+		add("version", section.title == "Global")
+		for _, row := range section.flags {
+			add(row.name, row.of(cmd.Name()) || row.of(rootName))
+		}
 		if flags.HasAvailableFlags() {
 			fmt.Fprintf(&text, "\n\n%s:\n%s", section.title, strings.TrimRight(flags.FlagUsages(), "\n"))
 		}
