@@ -158,33 +158,3 @@ func TestReadOnlyAtStart(t *testing.T) {
 	h := complete(t, &resumed, samples(t, 8), Checkpoint{Folder: tempDir(t)}.Hook())
 	require.Equal(t, filepath.Join(from, "ckpt-6"), h.ResumedFrom)
 }
-
-// A line crosses the last page of the full disk, so the kernel writes only a part of the line. The run ends
-// after the epoch with a checkpoint, and a later run completes the file.
-func TestFullDiskHistory(t *testing.T) {
-	const epochs = 60
-	root, dir := smallTempDisk(t), tempDir(t)
-	path, filler := filepath.Join(root, "run.jsonl"), filepath.Join(root, "filler")
-	l := newLinear()
-	loop := Loop{Session: l, Batch: 4, Epochs: epochs}
-	loop.Hook(HistoryFile(path), Checkpoint{Folder: dir, EveryEpochs: epochs}.Hook())
-	during(l, map[int64]func(){5: func() { fill(t, filler) }})
-	h, err := loop.Run(t.Context(), samples(t, 8))
-	require.ErrorIs(t, err, syscall.ENOSPC)
-	require.ErrorContains(t, err, path)
-	require.ErrorContains(t, err, "free some space")
-	require.Equal(t, filepath.Join(dir, checkpointName(2*int64(len(h.Records)))), h.Checkpoint)
-
-	l = newLinear()
-	loop.Session, loop.Resume = l, dir
-	_, err = loop.Run(t.Context(), samples(t, 8))
-	require.ErrorIs(t, err, syscall.ENOSPC)
-	require.ErrorContains(t, err, "at start")
-	require.Empty(t, l.steps)
-	require.NoError(t, os.Remove(filler))
-	complete(t, &loop, samples(t, 8))
-	require.Equal(t, trained(t, epochs), l.state())
-	records, err := readHistory(path)
-	require.NoError(t, err)
-	require.Len(t, records, epochs)
-}

@@ -135,23 +135,3 @@ func ExampleCheckpoint() {
 	// resumed from ckpt-3
 	// 3 epochs
 }
-
-func ExampleHook() {
-	loop := fit.Loop{Session: &slope{rate: 0.02}, Batch: 2, Epochs: 100}
-	loop.Hook(fit.Hook{
-		Name: "good enough",
-		Epoch: func(_ context.Context, s *fit.State) error {
-			if loss, _ := s.Record.Metrics.Get("loss"); loss < 0.01 {
-				s.Stop("the loss is below 0.01")
-			}
-			return nil
-		},
-	})
-	history, err := loop.Run(context.Background(), doubles())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(len(history.Records), "epochs:", history.Stopped)
-	// Output: 6 epochs: the loss is below 0.01
-}

@@ -116,22 +116,16 @@ func TestUnreadIsNotTorn(t *testing.T) {
 			require.Equal(t, before, names(t, dir))
 		}
 	}
-}
 
-// An older checkpoint that cannot be read stays, and causes a warning.
-func TestAnOlderCheckpointThatCannotBeRead(t *testing.T) {
+	// An older checkpoint that cannot be read stays, and causes a warning.
 	dir, loop := checkpointed(t, Checkpoint{})
-	older := names(t, dir)[0]
-	require.NotEqual(t, "ckpt-6", older)
-	path := filepath.Join(dir, older, stateFile)
-	require.NoError(t, os.Remove(path))
-	require.NoError(t, os.Symlink(stateFile, path))
+	path := filepath.Join(dir, "ckpt-2", stateFile)
+	require.NoError(t, errors.Join(os.Remove(path), os.Symlink(stateFile, path)))
 	var log bytes.Buffer
-	loop.Session, loop.Epochs, loop.Log = newLinear(), 5, warnings(&log)
+	loop.Epochs, loop.Log = 5, warnings(&log)
 	complete(t, &loop, samples(t, 8))
 	require.Contains(t, log.String(), "a checkpoint that cannot be used is ignored")
-	require.Contains(t, log.String(), older)
-	require.Contains(t, names(t, dir), older)
+	require.Contains(t, names(t, dir), "ckpt-2")
 }
 
 // renamed is a session with another model in its Identity, whose variables may fit.
@@ -161,29 +155,45 @@ func TestResumeDespiteDifferences(t *testing.T) {
 			return samples(t, 8)
 		}
 	}
-	for _, c := range []struct {
+	rated := func(rate schedule, text, precision string) func(*Loop, *linear) {
+		return func(l *Loop, s *linear) { l.LearningRate, l.LearningRateText, s.precision = rate, text, precision }
+	}
+	noted, unrated := rated(Constant(0.05), "0.05", "float32"), rated(nil, "", "float32")
+	validated := func(ds data.Dataset) func(*Loop, *linear) { return func(l *Loop, _ *linear) { l.Validation = ds } }
+	type difference struct {
 		keys   []string
 		change func(*Loop) data.Dataset
-	}{
-		{[]string{"batch", "steps_per_epoch"}, set(func(l *Loop, _ *linear) { l.Batch = 2 })},
-		{[]string{"steps_per_epoch"}, set(func(l *Loop, _ *linear) { l.StepsPerEpoch = 1 })},
-		{[]string{"drop_remainder"}, set(func(l *Loop, _ *linear) { l.DropRemainder = true })},
-		{[]string{"session.seed"}, set(func(_ *Loop, s *linear) { s.seed = "2" })},
-		{[]string{"validation"}, set(func(l *Loop, _ *linear) { l.Validation = samples(t, 4) })},
-		{[]string{"data"}, with(samples(t, 8).Shuffle(1))},
-		{[]string{"data"}, with(samples(t, 7))},
-		{[]string{"data"}, with(edited(t, samples(t, 8), 7))},
-		{[]string{"data", "data.fields"}, func(*Loop) data.Dataset {
+		before func(*Loop, *linear) // changes the run that wrote the checkpoint, if it is not nil
+		says   string
+	}
+	for _, c := range []difference{
+		{keys: []string{"batch", "steps_per_epoch"}, change: set(func(l *Loop, _ *linear) { l.Batch = 2 })},
+		{keys: []string{"steps_per_epoch"}, change: set(func(l *Loop, _ *linear) { l.StepsPerEpoch = 1 })},
+		{keys: []string{"drop_remainder"}, change: set(func(l *Loop, _ *linear) { l.DropRemainder = true })},
+		{keys: []string{"session.seed"}, change: set(func(_ *Loop, s *linear) { s.seed = "2" })},
+		{keys: []string{"validation"}, change: set(func(l *Loop, _ *linear) { l.Validation = samples(t, 4) })},
+		{keys: []string{"data"}, change: with(samples(t, 8).Shuffle(1))},
+		{keys: []string{"data"}, change: with(samples(t, 7))},
+		{keys: []string{"data"}, change: with(edited(t, samples(t, 8), 7))},
+		{keys: []string{"data", "data.fields"}, change: func(*Loop) data.Dataset {
 			x, y := fieldsOf(t, samples(t, 8))
 			return table(t, "line8", x, y, data.Field{Name: "z", Array: y.Array})
 		}},
-		{[]string{"data", "steps_per_epoch"}, with(samples(t, 24))},
-		{[]string{"data", "steps_per_epoch"}, with(samples(t, 4))},
-		{[]string{"metrics"}, set(func(_ *Loop, s *linear) { s.names = []string{"loss", "error"} })},
-		{[]string{"metrics"}, set(func(_ *Loop, s *linear) { s.names = []string{"loss"} })},
-		{[]string{"session.model"}, set(func(l *Loop, s *linear) { l.Session = checkedModel{renamed{s, nil}} })},
+		{keys: []string{"data", "steps_per_epoch"}, change: with(samples(t, 24))},
+		{keys: []string{"data", "steps_per_epoch"}, change: with(samples(t, 4))},
+		{keys: []string{"metrics"}, change: set(func(_ *Loop, s *linear) { s.names = []string{"loss", "error"} })},
+		{keys: []string{"metrics"}, change: set(func(_ *Loop, s *linear) { s.names = []string{"loss"} })},
+		{keys: []string{"session.model"}, change: set(func(l *Loop, s *linear) { l.Session = checkedModel{renamed{s, nil}} })},
+		{[]string{"session.precision"}, set(rated(Constant(0.05), "0.05", "bfloat16")), noted,
+			"session.precision: float32 in the checkpoint, bfloat16 now"},
+		{[]string{"learning_rate"}, set(rated(Constant(0.01), "step:0.05:0.5:2", "float32")), noted,
+			"learning_rate: 0.05 in the checkpoint, step:0.05:0.5:2 now"},
+		{[]string{"learning_rate"}, set(unrated), noted, "learning_rate: 0.05 in the checkpoint, that of the model now"},
+		{[]string{"learning_rate"}, set(noted), unrated, "learning_rate: that of the model in the checkpoint, 0.05 now"},
+		{[]string{"validation"}, set(validated(edited(t, samples(t, 6), 5))), validated(samples(t, 6)),
+			"split into training and validation data differ"},
 	} {
-		dir, loop := checkpointed(t, Checkpoint{})
+		dir, loop := checkpointed(t, Checkpoint{}, c.before)
 		l := newLinear()
 		loop.Session, loop.Epochs = l, 5
 		ds := c.change(&loop)
@@ -200,6 +210,7 @@ func TestResumeDespiteDifferences(t *testing.T) {
 		require.Equal(t, c.keys, keys)
 		require.Equal(t, before, l.state(), "nothing was restored")
 		require.ErrorContains(t, err, "or set Loop.ResumeAnyway")
+		require.ErrorContains(t, err, c.says)
 
 		var log bytes.Buffer
 		loop.ResumeAnyway, loop.Log = true, warnings(&log)
@@ -218,6 +229,17 @@ func TestResumeDespiteDifferences(t *testing.T) {
 		// needs no ResumeAnyway.
 		loop.ResumeAnyway, loop.Epochs = false, 6
 		complete(t, &loop, ds)
+	}
+}
+
+// A run whose schedule is unknown matches.
+func TestUnknownScheduleMatches(t *testing.T) {
+	for _, text := range []string{"0.05", ""} {
+		_, loop := checkpointed(t, Checkpoint{}, func(l *Loop, _ *linear) {
+			l.LearningRate, l.LearningRateText = Constant(0.05), "0.05"
+		})
+		loop.Epochs, loop.LearningRateText = 5, text
+		complete(t, &loop, samples(t, 8))
 	}
 }
 
@@ -257,55 +279,5 @@ func TestOtherModelIsNotForced(t *testing.T) {
 		require.ErrorContains(t, err, c.words)
 		require.NotContains(t, err.Error(), "ResumeAnyway")
 		require.Equal(t, before, names(t, dir))
-	}
-}
-
-// Another precision or schedule does not match. A run whose schedule is unknown matches.
-func TestPrecisionAndScheduleAreCompared(t *testing.T) {
-	type run struct {
-		precision string
-		rate      schedule
-		text      string
-	}
-	noted := run{"float32", Constant(0.05), "0.05"}
-	for _, c := range []struct {
-		name          string
-		before, after run
-		want          string // text in the error; empty if the run resumes
-	}{
-		{"same", noted, noted, ""},
-		{"a run that does not say", noted, run{"float32", Constant(0.01), ""}, ""},
-		{"precision", noted, run{"bfloat16", Constant(0.05), "0.05"},
-			"session.precision: float32 in the checkpoint, bfloat16 now"},
-		{"rate", noted, run{"float32", Constant(0.01), "step:0.05:0.5:2"},
-			"learning_rate: 0.05 in the checkpoint, step:0.05:0.5:2 now"},
-		{"no rate any more", noted, run{"float32", nil, ""}, "learning_rate: 0.05 in the checkpoint, that of the model now"},
-		{"a rate", run{"float32", nil, ""}, noted, "learning_rate: that of the model in the checkpoint, 0.05 now"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			dir := tempDir(t)
-			train := func(as run, epochs int, anyway bool) (*History, error) {
-				l := newLinear()
-				l.precision = as.precision
-				loop := Loop{Session: l, Batch: 4, Epochs: epochs, Resume: dir, LearningRate: as.rate, LearningRateText: as.text,
-					ResumeAnyway: anyway}
-				loop.Hook(Checkpoint{Folder: dir}.Hook())
-				return loop.Run(t.Context(), samples(t, 8))
-			}
-			_, err := train(c.before, 1, false)
-			require.NoError(t, err)
-			_, err = train(c.after, 2, false)
-			if c.want == "" {
-				require.NoError(t, err)
-				return
-			}
-			var mismatch *mismatchError
-			require.ErrorAs(t, err, &mismatch)
-			require.ErrorContains(t, err, c.want)
-			require.Len(t, mismatch.differences, 1)
-			h, err := train(c.after, 2, true)
-			require.NoError(t, err)
-			require.Equal(t, []string{forcedEvent}, h.Records[1].Events)
-		})
 	}
 }

@@ -80,20 +80,6 @@ func TestPublishKeepsTheOnlyCopy(t *testing.T) {
 	}
 }
 
-func TestReplaceLeavesNothingOfAFailure(t *testing.T) {
-	for at := range 3 { // write, sync, rename
-		dir := t.TempDir()
-		path := filepath.Join(dir, "a")
-		require.NoError(t, os.WriteFile(path, []byte("old"), 0o666))
-		f := &testkit.DiskFailure{At: at, Err: syscall.ENOSPC}
-		require.ErrorIs(t, files.Disk{Before: f.Before}.Replace(path, []byte("new")), syscall.ENOSPC)
-		require.Equal(t, []string{"a"}, testkit.FileNames(t, dir))
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Equal(t, "old", string(text))
-	}
-}
-
 // A removal that failed halfway is completed by the next one.
 func TestDiscardAgain(t *testing.T) {
 	dir := t.TempDir()
