@@ -557,12 +557,10 @@ func TestResumeWithChangedData(t *testing.T) {
 	want := outcomeOf(t, h, whole)
 	for _, stopAt := range []int64{1, 13, 20, 41} {
 		dir := tempDir(t)
-		ctx, cancel := context.WithCancel(t.Context())
 		l := newLinear()
-		l.onTrain = before(stopAt, cancel)
 		loop := Loop{Session: l, Batch: 3, Epochs: 4, Resume: dir}
 		loop.Hook(Checkpoint{Folder: dir}.Hook())
-		_, err := loop.Run(ctx, train(2))
+		_, err := interrupt(t, &loop, train(2), stopAt+1)
 		require.ErrorIs(t, err, context.Canceled)
 		goleak.VerifyNone(t)
 		again := newLinear()

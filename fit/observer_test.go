@@ -118,23 +118,9 @@ func TestObserversOfAResumedRun(t *testing.T) {
 // A run that goes back to a snapshot does not count its steps twice.
 func TestObserversOfRepeatedSteps(t *testing.T) {
 	r, l := &recorder{}, newLinear()
-	failed := false
-	l.onTrain = func(step int64) error {
-		if step == 3 && !failed {
-			failed = true
-			return errors.New("no memory")
-		}
-		return nil
-	}
-	loop := Loop{Session: l, Batch: 4, Epochs: 2, Recover: &Recovery{
-		Snapshot: func(context.Context) (func(context.Context) error, func() error, error) {
-			w, v := l.w, l.v
-			return func(context.Context) error { l.w, l.v = w, v; return nil }, func() error { return nil }, nil
-		},
-		Decide: func(context.Context, *State, error) (string, error) { return "again", nil },
-	}}
+	l.onTrain = failingOnce(3)
+	loop := Loop{Session: l, Batch: 4, Epochs: 2, Recover: (&keeping{session: l}).recovery(0)}
 	complete(t, &loop, samples(t, 16), Observers{List: []Observer{r}}.Hook())
-	require.True(t, failed)
 	last := r.seen[len(r.seen)-1]
 	require.Equal(t, int64(8), last.Steps)
 	require.Equal(t, int64(32), last.Samples)

@@ -40,12 +40,10 @@ func TestProgressPrintsALinePerEpoch(t *testing.T) {
 func TestProgressSaysWhyItEnds(t *testing.T) {
 	var out bytes.Buffer
 	dir := tempDir(t)
-	ctx, cancel := context.WithCancel(t.Context())
 	l := newLinear()
-	l.onTrain = before(2, cancel)
 	loop := Loop{Session: l, Batch: 4, Epochs: 2, Resume: dir}
 	loop.Hook(Progress(&out), Checkpoint{Folder: dir}.Hook())
-	_, err := loop.Run(ctx, samples(t, 8))
+	_, err := interrupt(t, &loop, samples(t, 8), 3)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotContains(t, out.String(), "interrupted", "the error of the run says so")
 
@@ -91,13 +89,11 @@ func TestProgressWithABrokenWriter(t *testing.T) {
 	bar := (&progressView{w: broken{}, terminal: true, width: func() int { return 80 }}).hook()
 	for _, hook := range []Hook{Progress(broken{}), bar} {
 		dir := tempDir(t)
-		ctx, cancel := context.WithCancel(t.Context())
 		var log bytes.Buffer
 		l := newLinear()
-		l.onTrain = before(10, cancel)
 		loop := Loop{Session: l, Batch: 4, Epochs: 12, Log: warnings(&log), Validation: samples(t, 4), Resume: dir}
 		loop.Hook(hook, Checkpoint{Folder: dir, EveryEpochs: 100}.Hook())
-		h, err := loop.Run(ctx, samples(t, 12))
+		h, err := interrupt(t, &loop, samples(t, 12), 11)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, filepath.Join(dir, "ckpt-11"), h.Checkpoint)
 		require.Equal(t, 1, strings.Count(log.String(), "progress cannot be printed"), "%s", log.String())

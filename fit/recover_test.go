@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ var errFull = errors.New("out of memory")
 type keeping struct {
 	session    *linear
 	held, kept int
-	decide     func(failed error) (string, error)
+	decide     func(failed error) (string, error) // nil continues with the event oom
 }
 
 func (k *keeping) recovery(every int) *Recovery {
@@ -32,7 +33,24 @@ func (k *keeping) recovery(every int) *Recovery {
 			return func(context.Context) error { k.session.w, k.session.v = w, v; return nil },
 				func() error { k.held--; return nil }, nil
 		},
-		Decide: func(_ context.Context, _ *State, failed error) (string, error) { return k.decide(failed) },
+		Decide: func(_ context.Context, _ *State, failed error) (string, error) {
+			if k.decide == nil {
+				return "oom", nil
+			}
+			return k.decide(failed)
+		},
+	}
+}
+
+// failingOnce returns a function linear.onTrain that returns errFull when it is first called for each of the steps.
+func failingOnce(steps ...int64) func(int64) error {
+	return func(step int64) error {
+		i := slices.Index(steps, step)
+		if i < 0 {
+			return nil
+		}
+		steps = slices.Delete(steps, i, i+1)
+		return errFull
 	}
 }
 
@@ -56,25 +74,22 @@ func TestGoingBackChangesNothing(t *testing.T) {
 
 	for _, every := range []int{0, 1, 3, 5} {
 		l := newLinear()
-		failed := map[int64]bool{}
+		// Failures in the first step, in the middle and at the end of epochs and passes, and twice in a row.
+		fail, failures := failingOnce(0, 5, 10, 11, 12, 13, 25, 26, 43), 0
 		l.onTrain = func(step int64) error {
-			// Failures in the first step, in the middle and at the end of epochs and passes,
-			// and twice in a row.
-			for _, at := range []int64{0, 5, 10, 11, 12, 13, 25, 26, 43} {
-				if step == at && !failed[at] {
-					failed[at] = true
-					l.w[1] += 3 // an incomplete update
-					return errFull
-				}
+			err := fail(step)
+			if err != nil {
+				failures++
+				l.w[1] += 3 // an incomplete update
 			}
-			return nil
+			return err
 		}
 		k := &keeping{session: l, decide: func(err error) (string, error) {
 			require.ErrorIs(t, err, errFull)
 			return "oom", nil
 		}}
 		have, seen := train(l, k.recovery(every))
-		require.Len(t, failed, 9)
+		require.Equal(t, 9, failures)
 		require.Equal(t, plain.state(), l.state(), "every %d", every)
 		require.Equal(t, steps, seen)
 		require.Zero(t, k.held)
@@ -211,7 +226,7 @@ func interruptedReplay(t *testing.T, dir string, resume bool, every int) (*linea
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	l := newLinear()
-	k := &keeping{session: l, decide: func(error) (string, error) { return "oom", nil }}
+	k := &keeping{session: l}
 	failed := resume
 	l.onTrain = func(step int64) error {
 		if step == 9 && !failed {
@@ -249,17 +264,8 @@ func TestInterruptedReplay(t *testing.T) {
 // Hooks with Replays see repeated steps.
 func TestReplays(t *testing.T) {
 	l := newLinear()
-	failed := map[int64]bool{}
-	l.onTrain = func(step int64) error {
-		for _, at := range []int64{4, 10, 11, 17} {
-			if step == at && !failed[at] {
-				failed[at] = true
-				return errFull
-			}
-		}
-		return nil
-	}
-	k := &keeping{session: l, decide: func(error) (string, error) { return "oom", nil }}
+	l.onTrain = failingOnce(4, 10, 11, 17)
+	k := &keeping{session: l}
 	seen, replayed := 0, 0
 	loop := Loop{Session: l, Batch: 8, Epochs: 2, StepsPerEpoch: 12, Recover: k.recovery(0)}
 	loop.Hook(Hook{Name: "see", Step: func(context.Context, *State) error { seen++; return nil }},
