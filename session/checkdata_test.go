@@ -15,8 +15,7 @@ import (
 // If the shape of the sample weights has unknown dimensions, the data needs a field for them. The
 // error comes before loading.
 func TestWeightsWithoutASize(t *testing.T) {
-	model, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	model := builtin(t, "digits")
 	train, test, err := data.Builtin("digits")
 	require.NoError(t, err)
 	sig, err := model.Signature("train")
@@ -34,8 +33,7 @@ func TestWeightsWithoutASize(t *testing.T) {
 // The error for bytes of raw tensors or one-hot labels says what to do, not only which shape was
 // expected.
 func TestShapeHints(t *testing.T) {
-	model, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	model := builtin(t, "digits")
 	pixels, oneHot := data.Array{Shape: []int{2, 64}, Values: make([]float32, 128)},
 		data.Array{Shape: []int{2, 3}, Values: make([]float32, 6)}
 	classes := data.Array{Shape: []int{2}, Values: []int64{1, 2}}

@@ -211,7 +211,7 @@ func (s *Session) join(ctx context.Context) error {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { s.rank.watch.cancel(context.Cause(ctx)) })
-	_, err := s.gather(0)
+	_, err := group{s}.Gather(0)
 	if !stop() && err == nil {
 		err = causeOf(ctx)
 	}
@@ -304,9 +304,8 @@ func (s *Session) Ranks() contract.RankGroup {
 // group implements contract.RankGroup.
 type group struct{ s *Session }
 
-func (g group) Rank() int                           { return g.s.rank.Rank }
-func (g group) RequestStop()                        { g.s.rank.stop.Store(true) }
-func (g group) Gather(value int64) ([]int64, error) { return g.s.gather(value) }
+func (g group) Rank() int    { return g.s.rank.Rank }
+func (g group) RequestStop() { g.s.rank.stop.Store(true) }
 
 func (g group) Stopped() error {
 	if by := g.s.rank.stopped; by >= 0 {

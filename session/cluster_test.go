@@ -25,7 +25,6 @@ import (
 	"steadyfit/data"
 	"steadyfit/savedmodels"
 	"steadyfit/session"
-	"steadyfit/tfbind"
 )
 
 // rankJob is the work of a rank, which a process of this test binary does (TestMain).
@@ -128,25 +127,9 @@ func (j rankJob) run() (r rankResult, err error) {
 // madeBatch makes a batch of different samples for the train signature.
 func madeBatch(s *session.Session, size, step int) data.Batch {
 	sig, _ := s.Model().Signature(s.Roles().Train)
-	b := data.Batch{Size: size}
-	for _, in := range sig.DataInputs() {
-		a := data.Array{Shape: []int{size}}
-		n := size
-		for _, d := range in.Shape[1:] {
-			a.Shape = append(a.Shape, int(d))
-			n *= int(d)
-		}
-		floats, integers := make([]float32, n), make([]int64, n)
-		for i := range n {
-			floats[i] = float32(math.Sin(float64(7*i + 100*step)))
-			integers[i] = int64(i+step) % 3
-		}
-		if a.Values = floats; in.DType == tfbind.Int64 {
-			a.Values = integers
-		}
-		b.Fields = append(b.Fields, data.Field{Name: in.Name, Array: a})
-	}
-	return b
+	return filled(sig, size, func(i int) (float32, int64) {
+		return float32(math.Sin(float64(7*i + 100*step))), int64(i+step) % 3
+	})
 }
 
 // runRank runs the job in the environment and prints its result.
@@ -249,8 +232,7 @@ func TestCluster(t *testing.T) {
 
 // A model with a fixed batch size cannot train in a cluster, since parts of a batch do not fit it.
 func TestClusterFixedBatch(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	m.Signatures = slices.Clone(m.Signatures)
 	i := slices.IndexFunc(m.Signatures, func(s savedmodels.Signature) bool { return s.Name == m.Roles.Gradients })
 	m.Signatures[i].Inputs = slices.Clone(m.Signatures[i].Inputs)
@@ -261,7 +243,7 @@ func TestClusterFixedBatch(t *testing.T) {
 			in.Shape[0] = 32
 		}
 	}
-	_, err = session.Compile(m, session.Options{Cluster: &cluster.Cluster{Workers: []string{"a:1", "b:1"}}})
+	_, err := session.Compile(m, session.Options{Cluster: &cluster.Cluster{Workers: []string{"a:1", "b:1"}}})
 	require.ErrorContains(t, err, "fixed batch size 32")
 }
 

@@ -132,12 +132,11 @@ func TestSaveModelOnAFullDisk(t *testing.T) {
 // CheckOutput reports a disk that is too small for the model before the training.
 func TestCheckOutputOnAFullDisk(t *testing.T) {
 	root := smallDisk(t)
-	model, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	model := builtin(t, "digits")
 	dir := filepath.Join(root, "made", "model")
 	require.NoError(t, session.CheckOutput(dir, model))
 	empty := leave(t, root, 8*page)
-	err = session.CheckOutput(dir, model)
+	err := session.CheckOutput(dir, model)
 	requireFull(t, err, dir)
 	var refused *session.SaveError
 	require.ErrorAs(t, err, &refused)

@@ -63,11 +63,11 @@ func (s *Session) sum(values []int64) error {
 	return nil
 }
 
-// gather returns the values of all ranks, in their order.
-func (s *Session) gather(value int64) ([]int64, error) {
-	all := make([]int64, len(s.rank.Workers))
-	all[s.rank.Rank] = value
-	return all, s.sum(all)
+// Gather returns the values of all ranks, in their order.
+func (g group) Gather(value int64) ([]int64, error) {
+	all := make([]int64, len(g.s.rank.Workers))
+	all[g.s.rank.Rank] = value
+	return all, g.s.sum(all)
 }
 
 func (g group) Share(own []byte, from int) ([]byte, error) {

@@ -11,6 +11,7 @@ import (
 	"steadyfit/data"
 	"steadyfit/internal/contract"
 	"steadyfit/internal/dtype"
+	"steadyfit/memory"
 	"steadyfit/savedmodels"
 )
 
@@ -21,9 +22,6 @@ type FeatureStep struct {
 	// whole maps the inputs of the original train signature, without cached features, to the fields
 	// of the data.
 	whole binding
-	// bytes is the size of the last result of the method batch, and samples is its number of
-	// samples.
-	bytes, samples int
 }
 
 // ErrFeatures means that training on features differs from training on the data.
@@ -175,9 +173,6 @@ func difference(a, b any, least float64) float64 {
 	return most / largest
 }
 
-// SampleBytes returns the size of a sample of the last features.
-func (x *FeatureStep) SampleBytes() int { return x.bytes / max(x.samples, 1) }
-
 // NewFeatureStep prepares the computation of features. The session must have the model f.Model.
 // The result must be closed.
 func (s *Session) NewFeatureStep(f *savedmodels.Features) (*FeatureStep, error) {
@@ -227,17 +222,11 @@ func (x *FeatureStep) batch(ctx context.Context, b data.Batch) (data.Batch, erro
 			small.Fields = append(small.Fields, f)
 		}
 	}
-	x.bytes, x.samples = 0, b.Size
-	for _, f := range small.Fields {
-		if t, _, n := dtype.Data(f.Values); t != nil && t.Kind != dtype.StringKind {
-			x.bytes += n * t.Size
-		}
-	}
 	return small, nil
 }
 
-// All returns the features of a dataset.
-func (x *FeatureStep) All(ctx context.Context, ds data.Dataset, batch int) (*data.InMemory, error) {
+// All returns the features of a dataset. If they take more bytes than most, the error is savedmodels.ErrNoFeatures.
+func (x *FeatureStep) All(ctx context.Context, ds data.Dataset, batch int, most memory.Bytes) (*data.InMemory, error) {
 	var columns []data.Field
 	for b, err := range ds.Batches(data.Pass{Batch: batch}) {
 		if err == nil {
@@ -249,9 +238,23 @@ func (x *FeatureStep) All(ctx context.Context, ds data.Dataset, batch int) (*dat
 		if err != nil {
 			return nil, err
 		}
+		if size := bytesOf(b) / memory.Bytes(b.Size) * memory.Bytes(ds.Len()); size > most {
+			return nil, contract.Mark(fmt.Errorf("the features of %d samples take %v, and at most %v are cached", ds.Len(), size,
+				most), savedmodels.ErrNoFeatures)
+		}
 		columns = appendSamples(columns, b, ds.Len())
 	}
 	return data.New(ds.Name(), columns...)
+}
+
+// bytesOf returns the size of the numbers in a batch.
+func bytesOf(b data.Batch) (sum memory.Bytes) {
+	for _, f := range b.Fields {
+		if t, _, n := dtype.Data(f.Values); t != nil && t.Kind != dtype.StringKind {
+			sum += memory.Bytes(n * t.Size)
+		}
+	}
+	return sum
 }
 
 // checkIndependent checks that the features of a sample depend neither on the other samples of a batch nor

@@ -79,8 +79,7 @@ func TestFrozenStateIsThatOfSave(t *testing.T) {
 
 // Only Session.Save can write the files of a saver that saves more than variables.
 func TestStateThatCannotBeFrozen(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	m.ByKey = false
 	frozen, err := openModel(t, m, session.Options{}).Freeze(context.Background())
 	require.NoError(t, err)

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/data"
-	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
@@ -171,9 +170,8 @@ func TestLossScaleIsIdentity(t *testing.T) {
 // Several steps per execution are not possible with a dynamic scale, which changes after each
 // step.
 func TestLossScaleIsNotFused(t *testing.T) {
-	model, err := savedmodels.Builtin("digits-scaled")
-	require.NoError(t, err)
-	_, err = session.Compile(model, session.Options{StepsPerExecution: 4})
+	model := builtin(t, "digits-scaled")
+	_, err := session.Compile(model, session.Options{StepsPerExecution: 4})
 	require.ErrorIs(t, err, session.ErrStack)
 
 	// A scale inside the graph allows several steps per execution.

@@ -28,8 +28,7 @@ const dropout = "dropout-200-512-256-1"
 // noted opens a copy of a built-in model with other exporter's notes; nil removes the notes.
 func noted(t testing.TB, name string, notes map[string]any) *savedmodels.Model {
 	t.Helper()
-	model, err := savedmodels.Builtin(name)
-	require.NoError(t, err)
+	model := builtin(t, name)
 	dir := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.CopyFS(dir, os.DirFS(model.Dir)))
 	return writeNotes(t, dir, notes)
@@ -185,6 +184,15 @@ func reporter(t testing.TB, reduction string, seeded bool, notes map[string]any)
 	return writeNotes(t, dir, notes)
 }
 
+// reported returns a batch for a model of reports. weights may be nil.
+func reported(x, weights []float32) data.Batch {
+	b := data.Batch{Size: len(x), Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{len(x)}, Values: x}}}}
+	if weights != nil {
+		b.Fields = append(b.Fields, data.Field{Name: "sample_weight", Array: data.Array{Shape: []int{len(x)}, Values: weights}})
+	}
+	return b
+}
+
 func TestCheckSplit(t *testing.T) {
 	fixture := func(name string) *savedmodels.Model {
 		m, err := savedmodels.Open(filepath.Join("../savedmodels/testdata", name))
@@ -268,8 +276,7 @@ func TestIdentityHasTheParts(t *testing.T) {
 		parts int
 		want  string
 	}{{dropout, 4, "4"}, {dropout, 0, "1"}, {"digits", 4, ""}} {
-		model, err := savedmodels.Builtin(c.model)
-		require.NoError(t, err)
+		model := builtin(t, c.model)
 		s := openModel(t, model, session.Options{MicroBatches: c.parts, AllowInexactSplit: true})
 		assert.Equal(t, c.want, s.Identity()["parts"], c.model)
 	}
@@ -277,8 +284,7 @@ func TestIdentityHasTheParts(t *testing.T) {
 
 // Batches of a model with dropout are split only with AllowInexactSplit.
 func TestDropoutInParts(t *testing.T) {
-	model, err := savedmodels.Builtin(dropout)
-	require.NoError(t, err)
+	model := builtin(t, dropout)
 	s := openModel(t, model, session.Options{})
 	assert.ErrorIs(t, s.SetMicroBatches(2), session.ErrInexactSplit)
 	assert.Equal(t, 1, s.MicroBatches())
@@ -293,8 +299,7 @@ func TestPartsHaveTheirOwnSeeds(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", true, nil), session.Options{Seed: 1234567, AllowInexactSplit: true})
 	require.NoError(t, s.SetLearningRate(0.5))
-	b := data.Batch{Size: 6, Fields: []data.Field{{Name: "x",
-		Array: data.Array{Shape: []int{6}, Values: make([]float32, 6)}}}}
+	b := reported(make([]float32, 6), nil)
 	out := make([]float64, 4)
 	require.Equal(t, []string{"loss", "low", "number", "size"}, s.TrainMetrics())
 	train := func(parts int) (low float64) {
@@ -316,8 +321,7 @@ func TestFeedsHaveTheirOwnSeeds(t *testing.T) {
 	ctx := context.Background()
 	s := openModel(t, reporter(t, "", true, nil), session.Options{Seed: 42})
 	require.NoError(t, s.SetLearningRate(0.5))
-	b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x",
-		Array: data.Array{Shape: []int{2}, Values: make([]float32, 2)}}}}
+	b := reported(make([]float32, 2), nil)
 	lows := func(signature, output string) (all []float64) {
 		step, err := s.Prepare(signature)
 		require.NoError(t, err)
@@ -346,11 +350,7 @@ func TestFeedsHaveTheirOwnSeeds(t *testing.T) {
 // of the loss.
 func TestPartsReportTheWhole(t *testing.T) {
 	ctx := context.Background()
-	x, weights := []float32{1, 2, 3, 4, 5, 6, 7}, []float32{7, 1, 0, 2, 0.5, 3, 9}
-	b := data.Batch{Size: 7, Fields: []data.Field{
-		{Name: "x", Array: data.Array{Shape: []int{7}, Values: x}},
-		{Name: "sample_weight", Array: data.Array{Shape: []int{7}, Values: weights}},
-	}}
+	b := reported([]float32{1, 2, 3, 4, 5, 6, 7}, []float32{7, 1, 0, 2, 0.5, 3, 9})
 	for _, reduction := range []string{"", "sum_over_batch_size", contract.ReductionWeighted, contract.ReductionSum} {
 		notes := map[string]any{"loss_reduction": reduction}
 		s := openModel(t, reporter(t, reduction, false, notes), session.Options{})
@@ -381,10 +381,7 @@ func TestPartsReportTheWhole(t *testing.T) {
 // that apply reports.
 func TestLossesThatDoNotCombine(t *testing.T) {
 	ctx := context.Background()
-	b := data.Batch{Size: 4, Fields: []data.Field{
-		{Name: "x", Array: data.Array{Shape: []int{4}, Values: []float32{1, 0, 0, 0}}},
-		{Name: "sample_weight", Array: data.Array{Shape: []int{4}, Values: []float32{1, 3, 3, 3}}},
-	}}
+	b := reported([]float32{1, 0, 0, 0}, []float32{1, 3, 3, 3})
 	for _, reduction := range []string{contract.ReductionUnknown, contract.ReductionTrainedSum} {
 		s := openModel(t, reporter(t, reduction, false, map[string]any{"loss_reduction": reduction}), session.Options{})
 		require.NoError(t, s.SetLearningRate(0.25))

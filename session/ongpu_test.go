@@ -15,7 +15,6 @@ import (
 	"steadyfit/internal/native"
 	"steadyfit/internal/tfprocess"
 	"steadyfit/memory"
-	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
@@ -39,8 +38,7 @@ func TestOnGPUVirtualDevices(t *testing.T) {
 
 	const each = 512 * memory.MiB
 	o := gpuopts.Options{VirtualGPUs: [][]int{{int(each / memory.MiB), int(each / memory.MiB)}}}
-	model, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	model := builtin(t, "digits")
 	s, err := session.OpenModel(context.Background(), model, session.Options{Device: o})
 	if errors.Is(err, session.ErrNoGPU) {
 		t.Skipf("this needs a TensorFlow that can use the GPU: %v; `make test-gpu` fetches one", err)

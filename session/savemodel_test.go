@@ -9,15 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"steadyfit/internal/files"
-	"steadyfit/savedmodels"
 	"steadyfit/session"
 )
 
 // CheckOutput removes the temporary folders of killed processes, and restores a replaced model if
 // the new one is missing. It changes no other files.
 func TestCheckOutputTidies(t *testing.T) {
-	model, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	model := builtin(t, "digits")
 	dir := t.TempDir()
 	for _, name := range []string{"a", ".a.tmp-1/new", ".a.tmp-1/old/before", ".b.tmp-2/old", ".b.tmp-20/new",
 		".c.tmp-3/new", ".b.tmp-0.tmp-6/old", ".b.tmp-data/new"} {

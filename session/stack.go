@@ -105,8 +105,10 @@ func (s *Session) Stack(i, n int, b data.Batch) (err error) {
 			return fmt.Errorf("stack: %w: the model cannot run %d steps per execution on batches of %d samples; use the "+
 				"number from Stackable", ErrStack, n, b.Size)
 		}
-		s.next = s.stacks[slices.IndexFunc(s.stacks, func(k *stack) bool { return k.layout.takes(n, b.Size) })]
-		s.next.begin(n, b)
+		k := s.stacks[slices.IndexFunc(s.stacks, func(k *stack) bool { return k.layout.takes(n, b.Size) })]
+		k.steps, k.have, k.samples = n, 0, b.Size
+		k.seeds = append(k.seeds, make([]int64, max(2*n-len(k.seeds), 0))...)[:2*n]
+		s.next = k
 	}
 	k := s.next
 	if k == nil || k.have != i || k.steps != n || k.samples != b.Size {
@@ -119,14 +121,6 @@ func (s *Session) Stack(i, n int, b data.Batch) (err error) {
 		s.next = nil
 	}
 	return err
-}
-
-func (k *stack) begin(n int, b data.Batch) {
-	k.steps, k.have, k.samples = n, 0, b.Size
-	for len(k.seeds) < 2*n {
-		k.seeds = append(k.seeds, 0)
-	}
-	k.seeds = k.seeds[:2*n]
 }
 
 // add copies the next batch. Inputs that are not stacked get the values of the last batch.

@@ -210,14 +210,7 @@ func stacked(t testing.TB, change func(n *tfproto.SignatureDef)) *savedmodels.Mo
 func TestFusedStepsTakeReservedInputs(t *testing.T) {
 	s := openModel(t, stacked(t, nil), session.Options{StepsPerExecution: 4, Seed: 7})
 	require.Equal(t, []string{"loss", "low", "number", "rate"}, s.TrainMetrics())
-	batch := func(x, w []float32) data.Batch {
-		b := data.Batch{Size: 2, Fields: []data.Field{{Name: "x", Array: data.Array{Shape: []int{2}, Values: x}}}}
-		if w != nil {
-			b.Fields = append(b.Fields, data.Field{Name: "sample_weight", Array: data.Array{Shape: []int{2}, Values: w}})
-		}
-		return b
-	}
-	bs := []data.Batch{batch([]float32{1, 2}, nil), batch([]float32{3, 4}, nil), batch([]float32{5, 6}, nil)}
+	bs := []data.Batch{reported([]float32{1, 2}, nil), reported([]float32{3, 4}, nil), reported([]float32{5, 6}, nil)}
 	require.NoError(t, s.Stack(0, 3, bs[0]))
 	require.NoError(t, s.Stack(1, 3, bs[1]))
 	require.NoError(t, s.Stack(2, 3, bs[2]))
@@ -226,7 +219,7 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 	assert.Equal(t, []float64{3.5, 7, 41, 0.5}, stackedRun(t, s, bs, 40))
 	assert.Equal(t, single(t, s, bs[:2], 40), stackedRun(t, s, bs[:2], 40))
 	require.NoError(t, s.SetLearningRate(0.25))
-	bs = []data.Batch{batch([]float32{1, 2}, []float32{2, 0}), batch([]float32{3, 4}, []float32{0, 1})}
+	bs = []data.Batch{reported([]float32{1, 2}, []float32{2, 0}), reported([]float32{3, 4}, []float32{0, 1})}
 	assert.Equal(t, []float64{6.0 / 4, 7, 100.5, 0.25}, stackedRun(t, s, bs, 100))
 	assert.Zero(t, testing.AllocsPerRun(10, func() {
 		for i, b := range bs {
@@ -301,8 +294,7 @@ func TestChooseSteps(t *testing.T) {
 	flat, err := data.New("flat", data.Field{Name: "x", Array: data.Array{Shape: []int{64}, Values: make([]float32, 64)}})
 	require.NoError(t, err)
 	model := func(name string) *savedmodels.Model {
-		m, err := savedmodels.Builtin(name)
-		require.NoError(t, err)
+		m := builtin(t, name)
 		return m
 	}
 	for name, c := range map[string]struct {
@@ -356,8 +348,7 @@ func TestCompiled(t *testing.T) {
 	}
 	_, err := session.Compile(reporter(t, "", false, nil), session.Options{Compiled: true})
 	assert.ErrorIs(t, err, savedmodels.ErrNoSignature)
-	digits, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	digits := builtin(t, "digits")
 	deterministic := session.Options{Compiled: true, Device: gpuopts.Options{Deterministic: true}}
 	_, err = session.Compile(digits, deterministic)
 	assert.ErrorAs(t, err, new(*option.Error))

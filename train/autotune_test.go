@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"steadyfit/fit"
 	"steadyfit/internal/autotune"
@@ -33,8 +32,7 @@ func TestStepsChooseTheirThread(t *testing.T) {
 			_, live = s.Session.(*autotune.Live)
 			return nil
 		}})
-		_, err := Run(t.Context(), config)
-		require.NoError(t, err)
+		ran(t, config)
 		assert.Equal(t, c.live, live, "%+v", config)
 	}
 }

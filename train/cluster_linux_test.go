@@ -22,7 +22,6 @@ import (
 	"steadyfit/cluster"
 	"steadyfit/data"
 	"steadyfit/fit"
-	"steadyfit/savedmodels"
 	"steadyfit/session"
 	"steadyfit/supervise"
 )
@@ -172,8 +171,7 @@ func succeed(t *testing.T, ranks []*rankProcess) {
 // the losses.
 func alone(t *testing.T, job rankJob, parts int) (state []byte, losses []float64) {
 	t.Helper()
-	model, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	model := builtin(t, "digits")
 	s, err := session.OpenModel(t.Context(), model, session.Options{Seed: 3})
 	require.NoError(t, err)
 	defer s.Close()

@@ -157,11 +157,9 @@ func TestOneHotLabels(t *testing.T) {
 		`t.csv: line 5, column "label" (3): found 3, expected a class from 0 to 2`), data.ErrLabel)
 	refuses(t, m, "train", Data{Path: file(t, "t.csv", "a,b,label\n1,2,u\n1,2,v\n1,2,u\n1,2,v\n")},
 		"field y has the 2 labels u, v, and the model has 3 classes without names")
-	texts, err := data.New("texts", data.Field{Name: "x", Array: data.Array{Shape: []int{2, 2}, Values: make([]float32, 4)}},
-		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []string{"ant", "mule"}}})
-	require.NoError(t, err)
+	texts := made(t, field("x", make([]float32, 4), 2, 2), field("y", []string{"ant", "mule"}, 2))
 	require.ErrorIs(t, refuses(t, m, "train", Data{Memory: texts},
-		"texts: field y has texts, and label y takes class numbers: convert names to numbers, as with "+
+		"made: field y has texts, and label y takes class numbers: convert names to numbers, as with "+
 			"numpy.unique(names, return_inverse=True)"), data.ErrLabel)
 	for _, c := range []struct {
 		loss  string
@@ -200,8 +198,7 @@ func arrays(t *testing.T) string {
 
 // A training on arrays says nothing about the columns of a table, which may have any order.
 func TestTableAfterArrays(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	dir, named := arrays(t), table(t, 64, "0", "1")
 	plain := file(t, "plain.csv", strings.Repeat("0,", 64)+"1\n")
 	run := func(d Data, validation string) ([]string, error) {
@@ -214,7 +211,7 @@ func TestTableAfterArrays(t *testing.T) {
 			}})
 		return notes, err
 	}
-	_, err = run(Data{Path: dir}, named)
+	_, err := run(Data{Path: dir}, named)
 	require.ErrorAs(t, err, new(*InputError))
 	require.ErrorContains(t, err, named+": input x takes the columns c0, c1, c2, c3, c4, c5, c6, c7 and 56 more, and the training "+
 		"data has no names for its values: train on a table with these names, or use data without names")
@@ -282,8 +279,7 @@ func TestNamesInOneOfSeveralLabels(t *testing.T) {
 
 // Columns for an input are an error where the data has none.
 func TestColumnsThatAreNone(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	dir := arrays(t)
 	refuses(t, m, m.Roles.Evaluate, Data{Path: dir, Inputs: map[string][]string{"x": {"pixels"}}},
 		"Data.Inputs x=pixels: "+dir+" has no such columns; name its fields like the inputs")
@@ -322,8 +318,7 @@ func TestBytesOfANamedInput(t *testing.T) {
 	notes := &savedmodels.Metadata{Inputs: map[string]savedmodels.InputMetadata{"pixels": {Range: &[2]float64{0, 1}}}}
 	m := modelOf(notes, []savedmodels.Tensor{in}, nil)
 	for _, name := range []string{"pixels", "x"} {
-		bytes, err := data.New("made", data.Field{Name: name, Array: data.Array{Shape: []int{1, 2}, Values: []uint8{0, 255}}})
-		require.NoError(t, err)
+		bytes := made(t, field(name, []uint8{0, 255}, 1, 2))
 		refuses(t, m, "train", Data{Memory: bytes}, "set it to 0,1 for bytes from 0 to 255")
 		ds, err := open(t, m, "train", Data{Memory: bytes, Scale: &[2]float64{0, 1}})
 		require.NoError(t, err, name)

@@ -21,21 +21,22 @@ import (
 	"steadyfit/tfbind"
 )
 
-// made returns two samples for the model lstm.
-func made(t *testing.T, labels any) *data.InMemory {
+// made returns a dataset in memory.
+func made(t *testing.T, fields ...data.Field) *data.InMemory {
 	t.Helper()
-	ds, err := data.New("made",
-		data.Field{Name: "x", Array: data.Array{Shape: []int{2, 20, 16}, Values: make([]float32, 2*20*16)}},
-		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: labels}})
+	ds, err := data.New("made", fields...)
 	require.NoError(t, err)
 	return ds
+}
+
+func field(name string, values any, shape ...int) data.Field {
+	return data.Field{Name: name, Array: data.Array{Shape: shape, Values: values}}
 }
 
 // Labels are checked before the first step: against the number of classes, which the exporter notes, or else against
 // the range of the integer input.
 func TestIntegersAreChecked(t *testing.T) {
-	m, err := savedmodels.Builtin("lstm")
-	require.NoError(t, err)
+	m := builtin(t, "lstm")
 	require.Empty(t, m.Metadata.ClassNames)
 	for _, c := range []struct {
 		values  any
@@ -59,7 +60,8 @@ func TestIntegersAreChecked(t *testing.T) {
 		noted.Labels = map[string]savedmodels.InputMetadata{"y": {DType: "int64", Classes: c.classes}}
 		model := *m
 		model.Metadata = &noted
-		err = checkData(made(t, c.values), &model, "train", data.Pass{Batch: 1})
+		err := checkData(made(t, field("x", make([]float32, 2*20*16), 2, 20, 16), field("y", c.values, 2)), &model, "train",
+			data.Pass{Batch: 1})
 		if c.want == "" {
 			assert.NoError(t, err, "%T", c.values)
 			continue
@@ -93,8 +95,7 @@ func file(t *testing.T, name, content string) string {
 
 // The memory for reading data into the heap is returned before training. Mapped data needs no collection.
 func TestParsedDataIsReleased(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	arrays := arrays(t)
 	table := file(t, "t.csv", strings.Repeat(strings.Repeat("0.5,", 64)+"1\n", 2))
 	plan, err := session.Compile(m, session.Options{})
@@ -116,8 +117,7 @@ func TestParsedDataIsReleased(t *testing.T) {
 
 // A table with the same columns in another order does not swap features, in validation data and in a further training.
 func TestColumnsInAnotherOrder(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	r, ds, err := openedBy(t, m, func(*savedmodels.Metadata) {}, Data{Path: file(t, "train.csv", "age,income,label\n30,5,1\n")})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"age", "income"}, fieldOf(ds, "x").Columns)
@@ -152,8 +152,7 @@ func TestColumnsInAnotherOrder(t *testing.T) {
 // table without a header is read by position, with a message.
 func TestColumnsOfTheRecord(t *testing.T) {
 	dir := t.TempDir()
-	builtin, err := savedmodels.Builtin("dropout-200-512-256-1")
-	require.NoError(t, err)
+	builtin := builtin(t, "dropout-200-512-256-1")
 	columns := make([]string, 200)
 	for i := range columns {
 		columns[i] = fmt.Sprintf("c%d", 199-i)
@@ -179,7 +178,7 @@ func TestColumnsOfTheRecord(t *testing.T) {
 	ignoring.Ignore = []string{"name", "id"}
 	for _, model := range []*savedmodels.Model{m, builtin} {
 		for _, signature := range []string{m.Roles.Train, m.Roles.Predict} {
-			_, err = OpenData(model, signature, ignoring, "train", pass)
+			_, err := OpenData(model, signature, ignoring, "train", pass)
 			require.NoError(t, err)
 		}
 	}
@@ -187,7 +186,7 @@ func TestColumnsOfTheRecord(t *testing.T) {
 	refuses(t, m, m.Roles.Train, d, "no input of signature train takes the field name")
 
 	write(strings.Replace(header, "c7,", "d7,", 1) + row)
-	_, err = OpenData(m, m.Roles.Evaluate, d, "test", pass)
+	_, err := OpenData(m, m.Roles.Evaluate, d, "test", pass)
 	require.ErrorAs(t, err, new(*InputError))
 	require.ErrorContains(t, err, `no column "c7", which input x of the model takes`)
 
@@ -201,19 +200,15 @@ func TestColumnsOfTheRecord(t *testing.T) {
 
 // Bytes from 0 to 255 are refused for a model that takes 0 to 1.
 func TestBytesOutsideTheRange(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	pixels := func(last uint8) *data.InMemory {
 		x := make([]uint8, 2*64)
 		x[100] = last
-		ds, err := data.New("made", data.Field{Name: "x", Array: data.Array{Shape: []int{2, 64}, Values: x}},
-			data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, 1}}})
-		require.NoError(t, err)
-		return ds
+		return made(t, field("x", x, 2, 64), field("y", []int64{0, 1}, 2))
 	}
 	pass := data.Pass{Batch: 2}
 	for _, signature := range []string{m.Roles.Train, m.Roles.Evaluate, m.Roles.Predict} {
-		_, err = OpenData(m, signature, Data{Memory: pixels(16)}, "", pass)
+		_, err := OpenData(m, signature, Data{Memory: pixels(16)}, "", pass)
 		require.NoError(t, err)
 		_, err = OpenData(m, signature, Data{Memory: pixels(17)}, "", pass)
 		var refused *option.Error
@@ -241,8 +236,7 @@ func TestNamesAndClassesDifferInNumber(t *testing.T) {
 
 // A folder of images is refused for a model that takes text, and a prediction needs no class folders.
 func TestFolderOfImages(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	sig, err := m.Signature(m.Roles.Predict)
 	require.NoError(t, err)
 	images := filepath.Join("..", "session", "testdata", "jpeg", "png")
@@ -263,8 +257,7 @@ func TestFolderOfImages(t *testing.T) {
 
 // Data that has both usual labels, label and y, is refused unless the options name one.
 func TestBothUsualLabels(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	text, err := os.ReadFile(table(t, 64, "2"))
 	require.NoError(t, err)
 	csv := file(t, "both.csv", strings.Replace(string(text), "c63", "y", 1))

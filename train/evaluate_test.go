@@ -19,8 +19,7 @@ func TestEvaluateIsTheValidation(t *testing.T) {
 		c.Loop = fit.Loop{Batch: 32, Epochs: 1, Log: slog.New(slog.DiscardHandler)}
 		before, err := Evaluate(t.Context(), c)
 		require.NoError(t, err)
-		r, err := Run(t.Context(), c)
-		require.NoError(t, err)
+		r := ran(t, c)
 		c.Model = r.Out
 		after, err := Evaluate(t.Context(), c)
 		require.NoError(t, err)

@@ -130,28 +130,32 @@ func (t *training) checkFeatures(ctx context.Context, s *session.Session, x *ses
 	return difference, err
 }
 
+// useFeatures computes the features of all data, and trains on them.
 func (t *training) useFeatures(ctx context.Context, x *session.FeatureStep, f *savedmodels.Features,
 	difference float64) error {
 	began := time.Now()
-	train, err := t.featuresOf(ctx, x, t.samples)
+	most := maxCached
+	if t.Budget.Limit != 0 {
+		most = min(most, t.Budget.Limit/8)
+	}
+	train, err := x.All(ctx, t.prefetched(t.samples), t.Loop.Batch, most)
 	if err != nil {
 		return err
 	}
 	if v, ok := t.Loop.Validation.(*data.InMemory); ok {
-		held, err := t.featuresOf(ctx, x, v)
+		held, err := x.All(ctx, t.prefetched(v), t.Loop.Batch, most)
 		if err != nil {
 			return err
 		}
 		t.Loop.Validation = &cached{held, v} // there is no error from here on
 	}
 	t.data = t.ordered(train, t.samples)
-	size := memory.Bytes(x.SampleBytes() * train.Len())
 	same := "the first steps had the same results"
 	if difference > 0 {
 		same = fmt.Sprintf("the results of the first steps differ by %.1g at most", difference)
 	}
 	t.report("features", text(fmt.Sprintf("computed once for %d samples in %v, %s in memory: %d operations, up to %s; %s",
-		train.Len(), time.Since(began).Round(time.Millisecond), size, f.Operations, f.End, same)))
+		train.Len(), time.Since(began).Round(time.Millisecond), memory.Bytes(train.HeapBytes()), f.Operations, f.End, same)))
 	return nil
 }
 
@@ -163,15 +167,3 @@ type cached struct {
 }
 
 func (c *cached) TrainsLike() data.Dataset { return c.source }
-
-// featuresOf computes the features of a dataset.
-func (t *training) featuresOf(ctx context.Context, x *session.FeatureStep, ds *data.InMemory) (*data.InMemory, error) {
-	most := maxCached
-	if t.Budget.Limit != 0 {
-		most = min(most, t.Budget.Limit/8)
-	}
-	if size := memory.Bytes(x.SampleBytes() * ds.Len()); size > most {
-		return nil, no("the features of %d samples take %v, and at most %v are cached", ds.Len(), size, most)
-	}
-	return x.All(ctx, t.prefetched(ds), t.Loop.Batch)
-}

@@ -22,8 +22,7 @@ func TestJPEGIsDecodedAsByTensorFlow(t *testing.T) {
 			Data: Data{Path: filepath.Join("../session/testdata/jpeg", folder), Height: 8, Width: 8},
 			Loop: fit.Loop{Batch: 2, Epochs: 2},
 		}
-		_, err := Run(t.Context(), c)
-		require.NoError(t, err)
+		ran(t, c)
 		return weights(t, c.Out)
 	}
 	assert.Equal(t, train("png-grey"), train("jpeg"))

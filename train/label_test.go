@@ -16,8 +16,7 @@ import (
 // A model whose training had numbers as labels has no numbers for names, in each command and format, unless the
 // options list the classes.
 func TestNamesForAModelTrainedOnNumbers(t *testing.T) {
-	m, err := savedmodels.Builtin("dropout-200-512-256-1")
-	require.NoError(t, err)
+	m := builtin(t, "dropout-200-512-256-1")
 	m = recorded(t, m, Data{Path: table(t, 200, "0", "1", "1")})
 	assert.True(t, m.Metadata.NumericLabels)
 	names := Data{Path: table(t, 200, "yes", "no", "yes")}
@@ -35,13 +34,12 @@ func TestNamesForAModelTrainedOnNumbers(t *testing.T) {
 	refuses(t, m, m.Roles.Evaluate, names, "Data.Classes a,b,c: the model has 2: yes, no")
 
 	// Class folders have names, too.
-	m, err = savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m = builtin(t, "digits")
 	m = m.WithRecord(&savedmodels.DataRecord{NumericLabels: true})
 	folder := photos(t)
 	reads(t, m, m.Roles.Evaluate, Data{Path: folder, Height: 8, Width: 8}, "y", []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	require.NoError(t, os.Rename(filepath.Join(folder, "9"), filepath.Join(folder, "nine")))
-	_, err = opened(t, m, Data{Path: folder, Height: 8, Width: 8})
+	_, err := opened(t, m, Data{Path: folder, Height: 8, Width: 8})
 	require.ErrorIs(t, err, data.ErrLabel)
 	_, err = OpenData(m, m.Roles.Predict, Data{Path: folder, Height: 8, Width: 8}, "test", data.Pass{Batch: 2})
 	assert.NoError(t, err, "a prediction needs no labels")
@@ -49,8 +47,7 @@ func TestNamesForAModelTrainedOnNumbers(t *testing.T) {
 
 // The targets of a regression are numbers, and names of classes repeat.
 func TestTextsThatAreNoClasses(t *testing.T) {
-	m, err := savedmodels.Builtin("dropout-200-512-256-1")
-	require.NoError(t, err)
+	m := builtin(t, "dropout-200-512-256-1")
 	open := func(loss string, classes int, rows int) error {
 		noted := *m.Metadata
 		noted.Loss, noted.ClassNames = map[string]string{"y": loss}, nil
@@ -64,7 +61,7 @@ func TestTextsThatAreNoClasses(t *testing.T) {
 		_, err := OpenData(&model, m.Roles.Train, Data{Path: table(t, 200, labels...)}, "train", data.Pass{Batch: 2})
 		return err
 	}
-	err = open("mean_squared_error", 0, 4)
+	err := open("mean_squared_error", 0, 4)
 	require.ErrorIs(t, err, data.ErrLabel)
 	assert.ErrorContains(t, err, `line 2, column "label" (201): found "$0.5", expected a number, because the loss of the `+
 		"model, mean_squared_error, takes numbers")

@@ -35,8 +35,7 @@ func TestObservedTraining(t *testing.T) {
 		}
 	}
 	c := config("plain")
-	_, err = Run(t.Context(), c)
-	require.NoError(t, err)
+	ran(t, c)
 	want := weights(t, c.Out)
 
 	c = config("observed")
@@ -61,8 +60,7 @@ func TestObservedTraining(t *testing.T) {
 		compared++
 		return nil
 	}})
-	r, err := Run(t.Context(), c)
-	require.NoError(t, err)
+	r := ran(t, c)
 	assert.Equal(t, 2, compared)
 	assert.True(t, bytes.Equal(want, weights(t, c.Out)))
 	for _, run := range []string{"train", "validation"} {

@@ -31,8 +31,7 @@ func TestProfile(t *testing.T) {
 			c.Profile = Profile{first, last, file}
 		}
 		change(&c)
-		_, err := Run(t.Context(), c)
-		require.NoError(t, err)
+		ran(t, c)
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil

@@ -76,8 +76,7 @@ func recorded(t *testing.T, m *savedmodels.Model, d Data) *savedmodels.Model {
 // Text labels have the numbers of the training, even if a later file has only one of the classes.
 // The saved model has the record, also if it had no notes, and the schema.
 func TestLabelsKeepTheirNumbers(t *testing.T) {
-	model, err := savedmodels.Builtin("dropout-200-512-256-1")
-	require.NoError(t, err)
+	model := builtin(t, "dropout-200-512-256-1")
 	dir := filepath.Join(t.TempDir(), "model")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(model.Dir)))
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "assets.extra")))
@@ -87,8 +86,7 @@ func TestLabelsKeepTheirNumbers(t *testing.T) {
 		Out:  filepath.Join(t.TempDir(), "out"),
 		Loop: fit.Loop{Batch: 2, Epochs: 1, StepsPerEpoch: 1},
 	}
-	_, err = Run(t.Context(), c)
-	require.NoError(t, err)
+	ran(t, c)
 	first, err := OpenModel(&Config{Model: c.Out})
 	require.NoError(t, err)
 	one := Data{Path: table(t, 200, "yes", "yes")}
@@ -107,8 +105,7 @@ func TestLabelsKeepTheirNumbers(t *testing.T) {
 
 // Numbers may mean other classes than the names that a training has sorted.
 func TestNumbersAfterNames(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	m.Metadata.ClassNames = nil
 	named := recorded(t, m, Data{Path: table(t, 64, "zebra", "ant", "a", "b", "c", "d", "e", "f", "g", "h")})
 	numbers := table(t, 64, "0", "1")
@@ -125,8 +122,7 @@ func TestNumbersAfterNames(t *testing.T) {
 
 // A schema that replaces recorded rules may not change the numbers of values, and other changes are reported.
 func TestReplacedRules(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	rules := func(values map[string]int64, more string) *data.Schema {
 		return &data.Schema{Columns: map[string]data.Rule{"c0": {Type: "category", Values: values, Missing: &more}}}
 	}
@@ -200,12 +196,11 @@ func TestReplacedRules(t *testing.T) {
 // If a model records no class names, the labels in a file cannot be mapped to the class numbers of its
 // training.
 func TestUnknownLabelNames(t *testing.T) {
-	m, err := savedmodels.Builtin("dropout-200-512-256-1")
-	require.NoError(t, err)
+	m := builtin(t, "dropout-200-512-256-1")
 	require.ErrorIs(t, refuses(t, m, m.Roles.Evaluate, Data{Path: table(t, 200, "yes", "yes")},
 		"field y has the labels yes, and the model records no class names, so the labels have "+
 			"no numbers"), data.ErrLabel)
-	_, err = opened(t, m, Data{Path: table(t, 200, "yes", "no")})
+	_, err := opened(t, m, Data{Path: table(t, 200, "yes", "no")})
 	assert.NoError(t, err, "both classes of a binary label, in sorted order")
 	_, err = Run(t.Context(), Config{
 		Model: m.Dir, Data: Data{Path: table(t, 200, "0", "1")}, Validation: table(t, 200, "yes", "no"),
@@ -226,8 +221,7 @@ func TestUnknownLabelNames(t *testing.T) {
 // Class numbers 1 and 2 are refused for binary cross-entropy, whose loss would go to minus
 // infinity.
 func TestBinaryLabels(t *testing.T) {
-	m, err := savedmodels.Builtin("dropout-200-512-256-1")
-	require.NoError(t, err)
+	m := builtin(t, "dropout-200-512-256-1")
 	for label, says := range map[string]string{
 		"0": "", "1": "", "0.25": "",
 		"2":    `line 3, column "label" (201): found 2, expected a class from 0 to 1, or a probability; number the two classes 0 and 1`,
@@ -267,8 +261,7 @@ func photos(t *testing.T) string {
 
 // A table to predict has no label, and may need other rules, such as other words.
 func TestRecordedSchema(t *testing.T) {
-	m, err := savedmodels.Builtin("dropout-200-512-256-1")
-	require.NoError(t, err)
+	m := builtin(t, "dropout-200-512-256-1")
 	words := func(zero string) *data.Schema {
 		return &data.Schema{Columns: map[string]data.Rule{
 			"c0":    {Type: "category", Values: map[string]int64{zero: 5}},
@@ -303,14 +296,9 @@ func TestScaleIsRecorded(t *testing.T) {
 	m, err := savedmodels.Open("../session/testdata/digits-lora") // its notes have no range
 	require.NoError(t, err)
 	folder := Data{Path: photos(t), Height: 8, Width: 8}
-	pixels, err := data.New("made",
-		data.Field{Name: "x", Array: data.Array{Shape: []int{2, 64}, Values: []uint8(strings.Repeat("\xff", 2*64))}},
-		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, 1}}})
-	require.NoError(t, err)
-	floats, err := data.New("made",
-		data.Field{Name: "x", Array: data.Array{Shape: []int{2, 64}, Values: make([]float32, 2*64)}},
-		data.Field{Name: "y", Array: data.Array{Shape: []int{2}, Values: []int64{0, 1}}})
-	require.NoError(t, err)
+	labels := field("y", []int64{0, 1}, 2)
+	pixels := made(t, field("x", []uint8(strings.Repeat("\xff", 2*64)), 2, 64), labels)
+	floats := made(t, field("x", make([]float32, 2*64), 2, 64), labels)
 	unit, other := [2]float64{0, 1}, [2]float64{-1, 1}
 	for _, d := range []Data{folder, {Memory: pixels}} {
 		scaled, different := d, d
@@ -435,9 +423,7 @@ func TestClassWeightsOfNumberedNames(t *testing.T) {
 
 // Labels with a dimension of size 1 are numbers, and no one-hot vectors.
 func TestClassWeightsOfLabelsInColumns(t *testing.T) {
-	array := func(values ...float32) data.Array { return data.Array{Shape: []int{len(values), 1}, Values: values} }
-	ds, err := data.New("arrays", data.Field{Name: "x", Array: array(1, 2, 3)}, data.Field{Name: "y", Array: array(0, 1, 1)})
-	require.NoError(t, err)
+	ds := made(t, field("x", []float32{1, 2, 3}, 3, 1), field("y", []float32{0, 1, 1}, 3, 1))
 	got, err := weighing(map[string]float64{"1": 5}, -1, 1).weighted(ds, "train")
 	require.NoError(t, err)
 	assert.Equal(t, []float32{1, 5, 5}, values[float32](t, got, "sample_weight"))
@@ -445,8 +431,7 @@ func TestClassWeightsOfLabelsInColumns(t *testing.T) {
 
 // Fields that a training left out are also left out in evaluations and predictions.
 func TestIgnoredFieldsAreRecorded(t *testing.T) {
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	row := `{"x": [` + strings.Repeat("0, ", 63) + `1], "name": "a", "sample_weight": 2, "y": 1}` + "\n"
 	named, unnamed := Data{Path: file(t, "named.jsonl", row+row)}, Data{Path: file(t, "unnamed.jsonl", strings.Replace(row, `"name": "a", `, "", 1))}
 	refuses(t, m, m.Roles.Evaluate, named, "takes the field name")

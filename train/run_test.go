@@ -28,6 +28,22 @@ import (
 	"steadyfit/tfbind"
 )
 
+// ran trains.
+func ran(t *testing.T, c Config) Result {
+	t.Helper()
+	r, err := Run(t.Context(), c)
+	require.NoError(t, err)
+	return r
+}
+
+// builtin opens a built-in model.
+func builtin(t testing.TB, name string) *savedmodels.Model {
+	t.Helper()
+	model, err := savedmodels.Builtin(name)
+	require.NoError(t, err)
+	return model
+}
+
 // weights returns the bytes of the variables of a saved model.
 func weights(t *testing.T, dir string) []byte {
 	t.Helper()
@@ -50,8 +66,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	c := config("path", 2)
-	r, err := Run(t.Context(), c)
-	require.NoError(t, err)
+	r := ran(t, c)
 	assert.Equal(t, c.Out, r.Out)
 	assert.True(t, r.History.Done)
 	require.Len(t, r.History.Records, 2)
@@ -64,22 +79,19 @@ func TestRun(t *testing.T) {
 	train, test, err := data.Builtin("digits")
 	require.NoError(t, err)
 	c.Data = Data{Memory: train}
-	_, err = Run(t.Context(), c)
-	require.NoError(t, err)
+	ran(t, c)
 	assert.True(t, bytes.Equal(want, weights(t, c.Out)), "data in memory")
 	assert.Positive(t, test.Len())
 
 	c = config("resumed", 1)
 	c.Checkpoints.Folder, c.Checkpoints.EverySteps, c.Out = filepath.Join(dir, "ckpt"), 10, ""
-	_, err = Run(t.Context(), c)
-	require.NoError(t, err)
+	ran(t, c)
 	written, err := fit.Checkpoints(c.Checkpoints.Folder)
 	require.NoError(t, err)
 	assert.Len(t, written, 3)
 	c = config("resumed", 2)
 	c.Checkpoints.Folder, c.Resume = filepath.Join(dir, "ckpt"), true
-	r, err = Run(t.Context(), c)
-	require.NoError(t, err)
+	r = ran(t, c)
 	assert.NotEmpty(t, r.History.ResumedFrom)
 	assert.True(t, bytes.Equal(want, weights(t, c.Out)), "resumed")
 	assert.Equal(t, tfbind.Counts{}, tfbind.Live())
@@ -140,13 +152,11 @@ func TestReportsGoToTheLog(t *testing.T) {
 		Loop: fit.Loop{Batch: 1, Epochs: 1, StepsPerEpoch: 2, Log: slog.New(slog.NewTextHandler(&log, nil))},
 	}
 	lines := []string{`msg="resolved settings"`, "without Config.Out or Config.Checkpoints, the trained model is not saved", `msg="memory budget: batches are not split (a batch has one sample)"`}
-	_, err := Run(t.Context(), c)
-	require.NoError(t, err)
+	ran(t, c)
 	c.Loop.Log = nil
 	both := progress.String()
 	progress.Reset()
-	_, err = Run(t.Context(), c)
-	require.NoError(t, err)
+	ran(t, c)
 	for _, line := range lines {
 		assert.Equal(t, 1, strings.Count(log.String(), line), line)
 		assert.NotContains(t, both, line)
@@ -158,8 +168,7 @@ func TestReportsGoToTheLog(t *testing.T) {
 func changedModel(t *testing.T, path string, change func([]byte) []byte) string {
 	t.Helper()
 	dir := t.TempDir()
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(m.Dir)))
 	require.NoError(t, os.Remove(filepath.Join(dir, "assets.extra", "steadyfit.json")))
 	text, err := os.ReadFile(filepath.Join(dir, path))
@@ -256,14 +265,10 @@ func TestRunRefuses(t *testing.T) {
 // Each error about the model, the data or a folder is an InputError that wraps its cause.
 func TestInputErrors(t *testing.T) {
 	made := func(fields ...data.Field) func(*Config) {
-		ds, err := data.New("made", fields...)
-		require.NoError(t, err)
+		ds := made(t, fields...)
 		return func(c *Config) { c.Data = Data{Memory: ds} }
 	}
-	field := func(name string, values any, shape ...int) data.Field {
-		return data.Field{Name: name, Array: data.Array{Shape: append([]int{2}, shape...), Values: values}}
-	}
-	x, y := field("x", make([]float32, 2*64), 64), field("y", []int64{0, 1})
+	x, y := field("x", make([]float32, 2*64), 2, 64), field("y", []int64{0, 1}, 2)
 	damaged := changedModel(t, "variables/variables.data-00000-of-00001", func(text []byte) []byte {
 		text[len(text)/2] ^= 1
 		return text
@@ -276,14 +281,14 @@ func TestInputErrors(t *testing.T) {
 		change func(*Config)
 		is     error
 	}{
-		"a label that is no class": {made(x, field("y", []int64{0, 10})), data.ErrLabel},
-		"a fractional label":       {made(x, field("y", []float64{0, 0.5})), data.ErrLabel},
-		"a feature that is NaN": {made(field("x", slices.Repeat([]float32{float32(math.NaN())}, 2*64), 64), y),
+		"a label that is no class": {made(x, field("y", []int64{0, 10}, 2)), data.ErrLabel},
+		"a fractional label":       {made(x, field("y", []float64{0, 0.5}, 2)), data.ErrLabel},
+		"a feature that is NaN": {made(field("x", slices.Repeat([]float32{float32(math.NaN())}, 2*64), 2, 64), y),
 			data.ErrValue},
-		"text":          {made(field("x", []string{"a", "b"}), y), session.ErrData},
-		"another shape": {made(field("x", make([]float32, 6), 3), y), session.ErrData},
+		"text":          {made(field("x", []string{"a", "b"}, 2), y), session.ErrData},
+		"another shape": {made(field("x", make([]float32, 6), 2, 3), y), session.ErrData},
 		"no label":      {made(x), session.ErrData},
-		"another field": {made(x, y, field("z", []int64{0, 1})), session.ErrData},
+		"another field": {made(x, y, field("z", []int64{0, 1}, 2)), session.ErrData},
 		"a file for a folder": {func(c *Config) {
 			c.Loop.Hook(fit.HistoryFile(filepath.Join(file(t, "f", ""),
 				"h.jsonl")))

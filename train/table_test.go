@@ -97,8 +97,7 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 	m, err := savedmodels.Open(out)
 	require.NoError(t, err)
 	assert.Equal(t, map[string][]string{"x": names[1:], "y": {"label"}}, m.Metadata.Columns)
-	builtin, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	builtin := builtin(t, "digits")
 	var first []float32
 	for _, path := range tables(t, reversed, 3) {
 		for _, signature := range []string{m.Roles.Predict, m.Roles.Evaluate} {
@@ -146,8 +145,7 @@ func TestColumnsNamedLikeInputs(t *testing.T) {
 		names = append(names, fmt.Sprintf("p%d", i+1))
 	}
 	features := append([]string{"p0", "x", "y"}, names[4:]...)
-	m, err := savedmodels.Builtin("digits")
-	require.NoError(t, err)
+	m := builtin(t, "digits")
 	var first []float32
 	for _, path := range tables(t, names, 3) {
 		ds, err := OpenData(m, m.Roles.Train, Data{Path: path, Label: "label"}, "train", data.Pass{Batch: 2})
