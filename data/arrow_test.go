@@ -102,13 +102,11 @@ func TestOddArrow(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, f["large"].Values)
 	require.Equal(t, []float64{7, 5}, f["numbers"].Values)
 	require.Equal(t, []string{"short", "a text of more than 12 bytes"}, f["view"].Values)
-	require.NoError(t, m.Close())
 
 	// A list with a null is left out if it feeds no input, as if its name were in Ignore.
 	m = opened(t, path, Options{CSV: CSVOptions{InputsOnly: true, Inputs: columnInputs("x", "numbers")}})
 	require.Equal(t, path+": 2 samples; x float32 [2]", describe(m))
 	require.ElementsMatch(t, append(slices.Clone(all), "flags", "large", "view"), m.LeftOut())
-	require.NoError(t, m.Close())
 
 	schema, err := InferSchema(path, Options{Ignore: slices.DeleteFunc(slices.Clone(all),
 		func(name string) bool { return name == "time" || name == "words" })})

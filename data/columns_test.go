@@ -119,7 +119,6 @@ func TestColumnsAreNotJoined(t *testing.T) {
 		require.ElementsMatch(t, []string{"kind", "age"}, m.LeftOut())
 		_, err = m.Drop("kind")
 		require.NoError(t, err)
-		require.NoError(t, m.Close())
 		_, err = Open(paths[format], Options{CSV: CSVOptions{Inputs: columnInputs("zip", "height")}})
 		require.ErrorContains(t, err, `: no column "height", which input dense of the model takes: add it, or name the columns of the input (CSVOptions.Inputs dense=COLUMN,...)`)
 		_, err = Open(paths[format], Options{CSV: CSVOptions{Inputs: []FieldSpec{{Name: "zip", Type: "float32"},
@@ -203,7 +202,6 @@ func TestColumnsOfSeveralInputs(t *testing.T) {
 	o := CSVOptions{Inputs: []FieldSpec{{Name: "n", Type: "int64"}, {Name: "y_price", Type: "float32", Columns: []string{"rating"}}}}
 	m := opened(t, records, Options{CSV: o})
 	require.Equal(t, []float32{3}, fieldsOf(t, m)["y_price"].Values)
-	require.NoError(t, m.Close())
 	o.Header = "no"
 	_, err := Open(put(t, dir, "n.csv", []byte("1,2\n")), Options{CSV: o})
 	require.ErrorContains(t, err, "the file has no header, and the inputs of the model take columns by their names")

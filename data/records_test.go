@@ -282,7 +282,6 @@ func TestRecordsIgnore(t *testing.T) {
 	require.Equal(t, m.Fields(), same.Fields())
 	_, err = m.Drop("box")
 	require.ErrorIs(t, err, ErrField)
-	require.NoError(t, m.Close())
 	for _, label := range []string{"y", "Label"} {
 		_, err = Open(path, Options{CSV: CSVOptions{Label: label}})
 		require.ErrorIs(t, err, ErrField)
@@ -388,7 +387,6 @@ func TestCheckRecords(t *testing.T) {
 	scaled, err := m.Scale("picture", 0, 1)
 	require.NoError(t, err)
 	require.Equal(t, []string{"picture"}, imageFields(scaled))
-	require.NoError(t, m.Close())
 
 	m = opened(t, dir, Options{CSV: CSVOptions{Label: "label"}, Images: ImageOptions{Size: 4, Float: true}})
 	require.Equal(t, dir+": 5 samples; picture float32 [4 4 3], x float32 [2], y int64 []", describe(m))
@@ -397,12 +395,10 @@ func TestCheckRecords(t *testing.T) {
 		require.NotEqual(t, float32(int(b.Fields[0].Values.([]float32)[0])), b.Fields[0].Values.([]float32)[0], "a fraction")
 		break
 	}
-	require.NoError(t, m.Close())
 
 	// The model takes the picture as text, so the picture is not decoded.
 	m = opened(t, dir, Options{CSV: CSVOptions{Inputs: []FieldSpec{{Name: "picture", Type: "string"}, {Name: "x"}}}})
 	require.Equal(t, small, fieldsOf(t, m)["picture"].Values.([]string)[0])
-	require.NoError(t, m.Close())
 	_, err = Open(dir, Options{})
 	require.ErrorContains(t, err, "ImageOptions.Size")
 }

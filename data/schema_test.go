@@ -67,7 +67,6 @@ func TestSchema(t *testing.T) {
 		require.Equal(t, []int64{0, 1}, f["Alone"].Values, name)
 		require.Equal(t, []int64{86401, -1821312000}, f["Born"].Values, name)
 		require.Equal(t, []int64{1, -1}, f["Day"].Values, name)
-		require.NoError(t, m.Close())
 		// The model may take texts and bools.
 		o := CSVOptions{Schema: native, Inputs: []FieldSpec{{Name: "Sex", Type: "string"}, {Name: "Age", Type: "string"},
 			{Name: "Alone", Type: "bool"}}}
