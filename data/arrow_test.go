@@ -2,7 +2,6 @@ package data
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -17,9 +16,7 @@ import (
 // arrowFile returns a file that pandas or pyarrow wrote (scripts/records.py).
 func arrowFile(t testing.TB, name string) []byte {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("testdata", "records", name))
-	require.NoError(t, err)
-	return raw
+	return contentOf(t, filepath.Join("testdata", "records", name))
 }
 
 // Arrow files with lz4 and zstd, and a stream without compression, give the same batches as a Parquet

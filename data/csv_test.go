@@ -57,6 +57,14 @@ func readCSV(name string, r io.Reader, o CSVOptions) (*InMemory, error) {
 	return readTextTable(name, r, Options{CSV: o})
 }
 
+// csvOf returns the table in the text of a CSV file.
+func csvOf(t testing.TB, text string, o CSVOptions) *InMemory {
+	t.Helper()
+	m, err := readCSV("t.csv", strings.NewReader(text), o)
+	require.NoError(t, err, text)
+	return m
+}
+
 func TestCSV(t *testing.T) {
 	x2 := Array{[]int{2, 2}, []float32{1, 2, 3, 4}}
 	for _, c := range []struct {
@@ -111,8 +119,7 @@ func TestCSV(t *testing.T) {
 			Array{[]int{2, 2}, []float32{math.MaxFloat32, math.SmallestNonzeroFloat32, 0, 0}}, Array{}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := readCSV("t.csv", strings.NewReader(c.text), c.options)
-			require.NoError(t, err)
+			m := csvOf(t, c.text, c.options)
 			got := fieldsOf(t, m)
 			require.Equal(t, c.x.Shape, got["x"].Shape)
 			require.InDeltaSlice(t, c.x.Values, got["x"].Values, 0)
@@ -183,14 +190,12 @@ func TestCSVBools(t *testing.T) {
 		"a,b\nTrue,1\nfalse, 0 \n":  {true, true, false, false},
 		"a,b\nTRUE,False\n1,true\n": {true, false, true, true},
 	} {
-		m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Inputs: boolInputs})
-		require.NoError(t, err)
+		m := csvOf(t, text, CSVOptions{Inputs: boolInputs})
 		require.Equal(t, Array{[]int{2, 2}, want}, fieldsOf(t, m)["x"], text)
 	}
 	columns := []FieldSpec{{Name: "age", Type: "float32"}, {Name: "member", Type: "bool"}}
-	m, err := readCSV("t.csv", strings.NewReader("member,age,label\nTrue,3,1\n0,4,0\n"),
+	m := csvOf(t, "member,age,label\nTrue,3,1\n0,4,0\n",
 		CSVOptions{Label: "label", Inputs: columns})
-	require.NoError(t, err)
 	require.Equal(t, Array{[]int{2}, []bool{true, false}}, fieldsOf(t, m)["member"])
 	require.Equal(t, Array{[]int{2}, []int64{3, 4}}, fieldsOf(t, m)["age"])
 }
@@ -302,8 +307,7 @@ func TestCSVOfManyColumns(t *testing.T) {
 		fmt.Fprintf(&text, "c%d,", i)
 	}
 	text.WriteString("y\n" + strings.Repeat("1,", columns) + "0\n")
-	m, err := readCSV("t.csv", strings.NewReader(text.String()), CSVOptions{Label: "y"})
-	require.NoError(t, err)
+	m := csvOf(t, text.String(), CSVOptions{Label: "y"})
 	require.Equal(t, []int{columns}, m.Fields()[0].Shape)
 }
 
@@ -311,8 +315,7 @@ func TestCSVOfManyColumns(t *testing.T) {
 func TestCSVFields(t *testing.T) {
 	columns := []FieldSpec{{Name: "city", Type: "string"}, {Name: "age"}}
 	text := "age,city,id,sample_weight,label\n3,\" Bern\",x1,0.5,yes\n4.5,,x2,2,no\n"
-	m, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: "label", Inputs: columns})
-	require.NoError(t, err)
+	m := csvOf(t, text, CSVOptions{Label: "label", Inputs: columns})
 	require.Equal(t, map[string]Array{
 		"age":           {[]int{2}, []float32{3, 4.5}},
 		"city":          {[]int{2}, []string{" Bern", ""}},
@@ -322,10 +325,10 @@ func TestCSVFields(t *testing.T) {
 	}, fieldsOf(t, m))
 	require.Equal(t, []string{"no", "yes"}, spec(m, "y").Classes)
 
-	_, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Inputs: columns})
+	_, err := readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"), CSVOptions{Label: "label", Inputs: columns})
 	require.ErrorContains(t, err, `no column "age", which input age of the model takes`)
 	for _, label := range []string{"age", "1"} {
-		_, err = readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Inputs: columns})
+		_, err := readCSV("t.csv", strings.NewReader(text), CSVOptions{Label: label, Inputs: columns})
 		require.EqualError(t, err, `t.csv: column "age" is an input of the model and cannot also be the label: choose another column as the label (CSVOptions.Label): malformed data`)
 	}
 
@@ -334,40 +337,32 @@ func TestCSVFields(t *testing.T) {
 	_, err = readCSV("t.csv", strings.NewReader("review,label,age\ngood,1,2\n"), one)
 	require.ErrorContains(t, err, `no column "x", which input x of the model takes`)
 	// Weights are not features, even for a model with one input.
-	m, err = readCSV("t.csv", strings.NewReader("review,label,sample_weight\ngood,1,2\n"), one)
-	require.NoError(t, err)
+	m = csvOf(t, "review,label,sample_weight\ngood,1,2\n", one)
 	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
 	require.Equal(t, Array{[]int{1}, []float32{2}}, fieldsOf(t, m)["sample_weight"])
-	m, err = readCSV("t.csv", strings.NewReader("review,label\ngood,1\n"), one)
-	require.NoError(t, err)
+	m = csvOf(t, "review,label\ngood,1\n", one)
 	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
 	one = CSVOptions{Inputs: []FieldSpec{{Name: "words", Type: "string"}}}
-	m, err = readCSV("t.csv", strings.NewReader("words\na\nb\n"), one)
-	require.NoError(t, err)
+	m = csvOf(t, "words\na\nb\n", one)
 	require.Equal(t, map[string]Array{"words": {[]int{2}, []string{"a", "b"}}}, fieldsOf(t, m))
 	one.Header = "no"
-	m, err = readCSV("t.csv", strings.NewReader("a good film\ntoo long\n"), one)
-	require.NoError(t, err)
+	m = csvOf(t, "a good film\ntoo long\n", one)
 	require.Equal(t, map[string]Array{"x": {[]int{2, 1}, []string{"a good film", "too long"}}}, fieldsOf(t, m))
 
 	// Text labels get the class numbers of the model.
 	named := CSVOptions{Label: "y", Names: []string{"yes", "no"}}
-	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,no\n"), named)
-	require.NoError(t, err)
+	m = csvOf(t, "a,y\n1,no\n2,no\n", named)
 	require.Equal(t, []int64{1, 1}, fieldsOf(t, m)["y"].Values)
-	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,0\n2,1\n"), named)
-	require.NoError(t, err)
+	m = csvOf(t, "a,y\n1,0\n2,1\n", named)
 	require.Equal(t, []int64{0, 1}, fieldsOf(t, m)["y"].Values)
 	_, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,maybe\n"), named)
 	require.ErrorContains(t, err, `line 3, column "y" (2): found "maybe", expected one of the 2 classes, such as "yes"`)
 	named.Names = []string{"0", "1"}
-	m, err = readCSV("t.csv", strings.NewReader("a,y\n1,0\n2,1\n"), named)
-	require.NoError(t, err)
+	m = csvOf(t, "a,y\n1,0\n2,1\n", named)
 	require.Equal(t, []int64{0, 1}, fieldsOf(t, m)["y"].Values)
 
-	m, err = readCSV("t.csv", strings.NewReader("city,text,label\na,b,1\n"),
+	m = csvOf(t, "city,text,label\na,b,1\n",
 		CSVOptions{Label: "label", Inputs: textInputs})
-	require.NoError(t, err)
 	require.Equal(t, map[string]Array{"x": {[]int{1, 2}, []string{"a", "b"}}, "y": {[]int{1}, []int64{1}}}, fieldsOf(t, m))
 
 	_, err = readCSV("t.csv", strings.NewReader("age,city\nold,Bern\n"), CSVOptions{Inputs: columns})
@@ -411,8 +406,7 @@ func TestCSVFiles(t *testing.T) {
 
 // Messages contain positions in the file, also for derived datasets.
 func TestChecksNameTheLine(t *testing.T) {
-	m, err := readCSV("t.csv", strings.NewReader("a,y\n\n1,0\n2,1\n\n3,7\n4,0\n"), CSVOptions{Label: "y"})
-	require.NoError(t, err)
+	m := csvOf(t, "a,y\n\n1,0\n2,1\n\n3,7\n4,0\n", CSVOptions{Label: "y"})
 	require.NoError(t, Check(m, "y", Values{Classes: 8}))
 	require.NoError(t, Check(m, "", finite))
 	last, _ := split(t, m, 0.75, 1)

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"compress/zlib"
 	"math"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -72,10 +71,8 @@ func TestIgnoredFieldsAreNotRead(t *testing.T) {
 		_, err = Open(path, Options{CSV: CSVOptions{Label: "label"}, Ignore: []string{"late"}})
 		require.ErrorIs(t, err, ErrFormat, path)
 	}
-	raw, err := os.ReadFile("testdata/objects.npy")
-	require.NoError(t, err)
-	x, err := os.ReadFile("testdata/scalar.npy")
-	require.NoError(t, err)
+	raw := contentOf(t, "testdata/objects.npy")
+	x := contentOf(t, "testdata/scalar.npy")
 	folder := filepath.Join(dir, "arrays")
 	put(t, folder, "extra.npy", raw)
 	put(t, folder, "late.npy", x)
@@ -87,12 +84,12 @@ func TestIgnoredFieldsAreNotRead(t *testing.T) {
 		ds := opened(t, path, Options{Ignore: ignore})
 		assert.Equal(t, []float32{1, 2}, all[float32](t, ds, "x"))
 		assert.ElementsMatch(t, ignore, ds.LeftOut())
-		_, err = Open(path, Options{})
+		_, err := Open(path, Options{})
 		assert.ErrorContains(t, err, "leave the array out (Options.Ignore)", path)
 	}
 	ds := opened(t, "testdata/records/odd.parquet", Options{Ignore: []string{"null", "lengths", "nested", "date", "struct"}})
 	assert.Contains(t, ds.LeftOut(), "struct.size")
-	_, err = ds.Drop("struct")
+	_, err := ds.Drop("struct")
 	assert.NoError(t, err, "the name of a struct stands for its values")
 }
 
@@ -112,8 +109,7 @@ func TestOtherFiles(t *testing.T) {
 		_, err := Open(path, Options{})
 		assert.ErrorContains(t, err, says, path)
 	}
-	raw, err := os.ReadFile("testdata/records/odd.parquet")
-	require.NoError(t, err)
+	raw := contentOf(t, "testdata/records/odd.parquet")
 	for _, name := range []string{"t.pq", "t.parq"} {
 		ds := opened(t, put(t, dir, name, raw), Options{Ignore: []string{"null", "lengths", "nested", "date", "struct"}})
 		assert.Positive(t, ds.Len())

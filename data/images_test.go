@@ -58,6 +58,14 @@ func put(t testing.TB, dir, name string, content []byte) string {
 	return path
 }
 
+// contentOf returns the content of a file.
+func contentOf(t testing.TB, path string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return raw
+}
+
 func pngOf(t testing.TB, m image.Image) []byte {
 	t.Helper()
 	var file bytes.Buffer
@@ -250,8 +258,7 @@ func TestImageFormats(t *testing.T) {
 	require.Len(t, files, 18)
 	for _, path := range files {
 		t.Run(filepath.Base(path), func(t *testing.T) {
-			raw, err := os.ReadFile(path)
-			require.NoError(t, err)
+			raw := contentOf(t, path)
 			got, err := painted(raw, ImageOptions{Height: 6, Width: 8})
 			require.NoError(t, err)
 			name := filepath.Base(path)
@@ -309,8 +316,7 @@ func TestDamagedImages(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "images", "*.*"))
 	require.NoError(t, err)
 	for _, path := range files {
-		raw, err := os.ReadFile(path)
-		require.NoError(t, err)
+		raw := contentOf(t, path)
 		for _, part := range []int{len(raw) / 3, len(raw) / 2} {
 			_, err = painted(raw[:part], ImageOptions{Size: 8})
 			require.ErrorIs(t, err, ErrFormat, "%d bytes of %s", part, path)
@@ -485,8 +491,7 @@ func FuzzImage(f *testing.F) {
 	files, err := filepath.Glob(filepath.Join("testdata", "images", "*.*"))
 	require.NoError(f, err)
 	for _, path := range files {
-		raw, err := os.ReadFile(path)
-		require.NoError(f, err)
+		raw := contentOf(f, path)
 		f.Add(raw)
 		f.Add(raw[:len(raw)/2])
 	}

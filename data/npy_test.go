@@ -70,8 +70,7 @@ func TestNumPyFiles(t *testing.T) {
 	}
 
 	read := func(file string) (Array, error) {
-		raw, err := os.ReadFile(filepath.Join("testdata", file))
-		require.NoError(t, err)
+		raw := contentOf(t, filepath.Join("testdata", file))
 		return readBytes(raw)
 	}
 	a, err := read("fortran.npy")

@@ -3,7 +3,6 @@ package data
 import (
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -44,10 +43,8 @@ func TestParquetOfPandas(t *testing.T) {
 }
 
 func TestParquetSets(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join("testdata", "records", "table.parquet"))
-	require.NoError(t, err)
-	odd, err := os.ReadFile(filepath.Join("testdata", "records", "odd.parquet"))
-	require.NoError(t, err)
+	raw := contentOf(t, filepath.Join("testdata", "records", "table.parquet"))
+	odd := contentOf(t, filepath.Join("testdata", "records", "odd.parquet"))
 	dir := t.TempDir()
 	put(t, dir, "part-0.parquet", raw)
 	put(t, dir, "part-1.parquet", raw)
@@ -62,7 +59,7 @@ func TestParquetSets(t *testing.T) {
 		require.Equal(t, want[2:], copied(t, Prefetch(m.Shuffle(2).Workers(workers), 2), Pass{Batch: 4, Skip: 2}))
 	}
 	put(t, dir, "part-2.parquet", odd)
-	_, err = Open(dir, Options{})
+	_, err := Open(dir, Options{})
 	require.ErrorIs(t, err, ErrFormat)
 	require.ErrorContains(t, err, filepath.Join(dir, "part-2.parquet")+": its columns or their types differ")
 }
@@ -125,8 +122,7 @@ func TestParquetEncodings(t *testing.T) {
 //
 //lane:skip race (one goroutine)
 func TestDamagedParquet(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join("testdata", "records", "encodings.parquet"))
-	require.NoError(t, err)
+	raw := contentOf(t, filepath.Join("testdata", "records", "encodings.parquet"))
 	for at := 0; at < len(raw); at += 1 + len(raw)/150 {
 		damaged := slices.Clone(raw)
 		damaged[at] ^= 0xff
@@ -136,8 +132,7 @@ func TestDamagedParquet(t *testing.T) {
 
 func FuzzParquet(f *testing.F) {
 	for _, name := range []string{"table.parquet", "zstd.parquet", "odd.parquet", "encodings.parquet"} {
-		raw, err := os.ReadFile(filepath.Join("testdata", "records", name))
-		require.NoError(f, err)
+		raw := contentOf(f, filepath.Join("testdata", "records", name))
 		f.Add(raw)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) { readHostile(t, "f.parquet", raw, 64<<20) })

@@ -105,8 +105,7 @@ type expectedValues struct {
 
 func recordValues(t testing.TB) (want expectedValues) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("testdata", "records", "values.json"))
-	require.NoError(t, err)
+	raw := contentOf(t, filepath.Join("testdata", "records", "values.json"))
 	require.NoError(t, json.Unmarshal(raw, &want))
 	return want
 }
@@ -234,8 +233,7 @@ func TestRecordSets(t *testing.T) {
 	require.Equal(t, 13, openLabelled(t, filepath.Join(dir, "set-0000[01]*")).Len())
 	other := t.TempDir() // TensorFlow Datasets writes the number of a file after the extension
 	for i := range 3 {
-		raw, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("set-%05d-of-00003.tfrecord", i)))
-		require.NoError(t, err)
+		raw := contentOf(t, filepath.Join(dir, fmt.Sprintf("set-%05d-of-00003.tfrecord", i)))
 		put(t, other, fmt.Sprintf("flowers-train.tfrecord-%05d-of-00003", i), raw)
 	}
 	put(t, other, "features.json", []byte("{}"))
@@ -325,8 +323,7 @@ func TestRecordsThatChange(t *testing.T) {
 	dir := numberedRecords(t, 4, 1)
 	m := openLabelled(t, dir)
 	path := filepath.Join(dir, "set-00000-of-00001.tfrecord")
-	raw, err := os.ReadFile(path)
-	require.NoError(t, err)
+	raw := contentOf(t, path)
 	raw[len(raw)-10] ^= 1
 	require.NoError(t, os.WriteFile(path, raw, 0o644))
 	for b, err := range m.Batches(Pass{Batch: 1}) {
@@ -466,8 +463,7 @@ func FuzzTFRecord(f *testing.F) {
 	f.Add(recordsOf(good, good), good)
 	f.Add(recordsOf(good)[:20], []byte("\x0a\x02\x0a\x00"))
 	for _, name := range []string{"table.tfrecord", "lengths.tfrecord"} {
-		raw, err := os.ReadFile(filepath.Join("testdata", "records", name))
-		require.NoError(f, err)
+		raw := contentOf(f, filepath.Join("testdata", "records", name))
 		f.Add(raw, raw[12:max(12, min(len(raw), 100))])
 	}
 	f.Fuzz(func(t *testing.T, file, content []byte) {

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -37,8 +36,7 @@ func tarOf(t testing.TB, files ...string) []byte {
 func TestWebDatasetOfPython(t *testing.T) {
 	want := recordValues(t).Flowers
 	dir := t.TempDir()
-	raw, err := os.ReadFile(filepath.Join("testdata", "records", "flowers.tar"))
-	require.NoError(t, err)
+	raw := contentOf(t, filepath.Join("testdata", "records", "flowers.tar"))
 	put(t, dir, "train-0.tar", raw)
 	for _, pattern := range []string{"train-*.tar", "train-0.tar"} {
 		m := opened(t, filepath.Join(dir, pattern), Options{Images: ImageOptions{Height: 6, Width: 8},
@@ -130,8 +128,7 @@ func claimSize(raw []byte, size int64) []byte {
 func FuzzWebDataset(f *testing.F) {
 	f.Add(tarOf(f, "1.cls", "1", "1.json", `{"a": [1, 2]}`, "2.cls", "2", "2.json", `{"a": [1.5, 2]}`))
 	f.Add(claimSize(tarOf(f, "1.txt", "a"), math.MaxInt64))
-	raw, err := os.ReadFile(filepath.Join("testdata", "records", "flowers.tar"))
-	require.NoError(f, err)
+	raw := contentOf(f, filepath.Join("testdata", "records", "flowers.tar"))
 	f.Add(raw)
 	f.Fuzz(func(t *testing.T, raw []byte) { readHostile(t, "f.tar", raw, 32<<20+64*len(raw)) })
 }

@@ -73,8 +73,7 @@ func requireResumes(t testing.TB, dir string, want outcome) {
 	for _, name := range names(t, dir) {
 		require.False(t, strings.HasPrefix(name, "."), "%s is left over", name)
 	}
-	found, err := checkpoint.List(dir)
-	require.NoError(t, err)
+	found := listed(t, dir)
 	require.LessOrEqual(t, len(found), 3)
 	for _, c := range found {
 		require.NoError(t, c.Err)
@@ -172,8 +171,7 @@ func TestCrashWhileReplacing(t *testing.T) {
 		loop.Resume = dir
 		_, err := loop.Run(t.Context(), trainingData(t))
 		require.ErrorIs(t, err, errCrash)
-		found, err := checkpoint.List(dir)
-		require.NoError(t, err)
+		found := listed(t, dir)
 		whole := 0
 		for _, c := range found {
 			if c.Err == nil {
@@ -237,11 +235,9 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 		t.Run(c.words, func(t *testing.T) {
 			dir, loop := checkpointed(t, Checkpoint{})
 			path := filepath.Join(dir, "ckpt-6", c.name)
-			content, err := os.ReadFile(path)
-			require.NoError(t, err)
+			content := contentOf(t, path)
 			require.NoError(t, os.WriteFile(path, bytes.Replace(content, []byte(c.from), []byte(c.to), 1), 0o666))
-			found, err := checkpoint.List(dir)
-			require.NoError(t, err)
+			found := listed(t, dir)
 			require.Len(t, found, 3)
 			require.ErrorIs(t, found[0].Err, checkpoint.ErrTorn)
 			require.ErrorContains(t, found[0].Err, c.words)
@@ -254,8 +250,7 @@ func TestTornCheckpointsAreSkipped(t *testing.T) {
 			require.Len(t, h.Records, 3)
 			require.Contains(t, log.String(), "ckpt-6")
 			require.Contains(t, log.String(), "skipping a checkpoint")
-			found, err = checkpoint.List(dir)
-			require.NoError(t, err)
+			found = listed(t, dir)
 			require.NoError(t, found[0].Err, "ckpt-6 was written again")
 		})
 	}
@@ -395,8 +390,7 @@ func TestBestIsKept(t *testing.T) {
 	loop.Hook(Checkpoint{Folder: dir, Keep: 1, EveryEpochs: 3, Best: "loss"}.Hook())
 	pointer := func() checkpoint.Best {
 		var b checkpoint.Best
-		text, err := os.ReadFile(filepath.Join(dir, bestFile))
-		require.NoError(t, err)
+		text := contentOf(t, filepath.Join(dir, bestFile))
 		require.NoError(t, json.Unmarshal(text, &b))
 		return b
 	}
@@ -407,8 +401,7 @@ func TestBestIsKept(t *testing.T) {
 	complete(t, &loop, samples(t, 4))
 	require.Equal(t, checkpoint.Best{Checkpoint: "ckpt-4", Step: 4, Metric: "loss", Value: 2}, pointer())
 	require.Equal(t, []string{bestFile, "ckpt-4", "ckpt-7"}, names(t, dir))
-	found, err := checkpoint.List(dir)
-	require.NoError(t, err)
+	found := listed(t, dir)
 	require.True(t, found[1].Best)
 	require.False(t, found[0].Best)
 	require.Equal(t, 4, found[1].Epochs)

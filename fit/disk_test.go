@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"steadyfit/internal/checkpoint"
 	"steadyfit/internal/files"
 	"steadyfit/internal/testkit"
 )
@@ -20,8 +19,7 @@ import (
 // other files.
 func requireSound(t testing.TB, dir string) {
 	t.Helper()
-	found, err := checkpoint.List(dir)
-	require.NoError(t, err)
+	found := listed(t, dir)
 	require.NotEmpty(t, found)
 	best := 0
 	for _, c := range found {

@@ -426,3 +426,19 @@ func interrupt(t testing.TB, l *Loop, ds data.Dataset, step int64) (*History, er
 	l.Hook(Hook{Name: "interrupt", Step: atStep(step, cancel), StepEvery: AnyStep})
 	return l.Run(ctx, ds)
 }
+
+// listed returns the checkpoints of a folder.
+func listed(t testing.TB, dir string) []checkpoint.Info {
+	t.Helper()
+	found, err := checkpoint.List(dir)
+	require.NoError(t, err)
+	return found
+}
+
+// contentOf returns the content of a file.
+func contentOf(t testing.TB, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return content
+}

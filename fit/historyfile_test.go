@@ -29,8 +29,7 @@ func epochsIn(t *testing.T, dir string) (jsonl, csv string) {
 	for _, r := range records {
 		jsonl += string(rune('0' + r.Epoch))
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "logs", "run.csv"))
-	require.NoError(t, err)
+	text := contentOf(t, filepath.Join(dir, "logs", "run.csv"))
 	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
 		first, _, _ := strings.Cut(line, ",")
 		if i > 0 {
@@ -44,8 +43,7 @@ func TestHistoryFiles(t *testing.T) {
 	dir := tempDir(t)
 	_, err := trainInto(t, dir, 2)
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(dir, "logs", "run.csv"))
-	require.NoError(t, err)
+	text := contentOf(t, filepath.Join(dir, "logs", "run.csv"))
 	lines := strings.Split(string(text), "\n")
 	require.Equal(t, "epoch,step,loss,mae,val_loss,val_mae,learning_rate,seconds,samples_per_second,steps_per_second,data_wait,rss_bytes,anon_bytes,peak_bytes,gpu_bytes,live_tensors,resets,reset_returned_bytes,reset_seconds,event", lines[0])
 	require.Regexp(t, `^1,2,[0-9.]+,[0-9.]+,,,,`, lines[1])
@@ -58,8 +56,7 @@ func TestHistoryFiles(t *testing.T) {
 		func(path string) error { return os.Truncate(path, 150) },
 		func(path string) error { return os.Truncate(path, 0) },
 		func(path string) error { // lines after the checkpoint
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
+			text := contentOf(t, path)
 			return os.WriteFile(path, append(text, text...), 0o666)
 		},
 	} {
@@ -95,8 +92,7 @@ func TestHistoryFileKeepsOtherFiles(t *testing.T) {
 		_, err := trainInto(t, tempDir(t), 1, HistoryFile(path))
 		require.ErrorAs(t, err, new(*option.Error))
 		require.ErrorContains(t, err, path+": the file is not a history: it begins with")
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
+		text := contentOf(t, path)
 		require.Equal(t, c.content, string(text))
 	}
 	for path, want := range map[string]string{"": "no file name", os.DevNull: "no regular file",

@@ -17,7 +17,6 @@ import (
 	"go.uber.org/goleak"
 
 	"steadyfit/data"
-	"steadyfit/internal/checkpoint"
 	"steadyfit/memory"
 	"steadyfit/option"
 )
@@ -387,8 +386,7 @@ func TestCancellation(t *testing.T) {
 				require.Empty(t, h.Checkpoint)
 				return
 			}
-			found, err := checkpoint.List(dir)
-			require.NoError(t, err)
+			found := listed(t, dir)
 			require.Equal(t, int64(c.steps), found[0].Step)
 			require.Equal(t, h.Checkpoint, found[0].Path)
 		})

@@ -243,8 +243,7 @@ func TestBestWeightsNeedACheckpoint(t *testing.T) {
 	require.ErrorContains(t, err, unknown)
 	_, err = train(dir, 4, Checkpoint{Best: "loss"})
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(dir, bestFile))
-	require.NoError(t, err)
+	text := contentOf(t, filepath.Join(dir, bestFile))
 	require.Contains(t, string(text), "ckpt-3")
 }
 

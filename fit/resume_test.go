@@ -53,8 +53,7 @@ func TestEveryFileTornInEveryWay(t *testing.T) {
 		name, err := filepath.Rel(whole, path)
 		require.NoError(t, err)
 		for kind, tear := range tears {
-			content, err := os.ReadFile(path)
-			require.NoError(t, err)
+			content := contentOf(t, path)
 			if name == filepath.Join("ckpt-6", stateFile) && kind == "last byte" {
 				continue // a line break does not matter
 			}
@@ -64,8 +63,7 @@ func TestEveryFileTornInEveryWay(t *testing.T) {
 			} else {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, name), tear(content), 0o666))
 			}
-			found, err := checkpoint.List(dir)
-			require.NoError(t, err)
+			found := listed(t, dir)
 			require.ErrorIs(t, found[0].Err, checkpoint.ErrTorn, "%s: %s", name, kind)
 			require.ErrorContains(t, found[0].Err, filepath.Base(name), kind)
 			require.NoError(t, found[1].Err)
@@ -98,15 +96,14 @@ func TestUnreadIsNotTorn(t *testing.T) {
 				require.NoError(t, os.Remove(path))
 				require.NoError(t, os.Symlink(name, path))
 			}
-			found, err := checkpoint.List(dir)
-			require.NoError(t, err)
+			found := listed(t, dir)
 			require.ErrorIs(t, found[0].Err, syscall.ELOOP)
 			require.NotErrorIs(t, found[0].Err, checkpoint.ErrTorn)
 
 			before := names(t, dir)
 			l := newLinear()
 			loop.Session, loop.Epochs = l, 5
-			_, err = loop.Run(t.Context(), samples(t, 8))
+			_, err := loop.Run(t.Context(), samples(t, 8))
 			require.ErrorIs(t, err, syscall.ELOOP)
 			require.NotErrorIs(t, err, checkpoint.ErrTorn)
 			require.ErrorContains(t, err, "cannot resume from "+filepath.Join(dir, "ckpt-6"))

@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"steadyfit/internal/checkpoint"
 )
 
 // counting is a Session that counts how often its weights were finalized.
@@ -30,8 +28,7 @@ func TestWeightsAreFinalized(t *testing.T) {
 	complete(t, &loop, samples(t, 10), Checkpoint{Folder: dir}.Hook())
 	require.Equal(t, 1, c.finalized)
 	require.Equal(t, 42.0, c.w[0])
-	found, err := checkpoint.List(dir)
-	require.NoError(t, err)
+	found := listed(t, dir)
 	require.NoError(t, c.Restore(t.Context(), found[0].Variables))
 	require.NotEqual(t, 42.0, c.w[0], "a training that goes on goes on from the weights before that")
 
