@@ -336,34 +336,33 @@ func TestCSVFields(t *testing.T) {
 	one := CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "x", Type: "string"}}}
 	_, err = readCSV("t.csv", strings.NewReader("review,label,age\ngood,1,2\n"), one)
 	require.ErrorContains(t, err, `no column "x", which input x of the model takes`)
-	// Weights are not features, even for a model with one input.
-	m = csvOf(t, "review,label,sample_weight\ngood,1,2\n", one)
-	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
-	require.Equal(t, Array{[]int{1}, []float32{2}}, fieldsOf(t, m)["sample_weight"])
-	m = csvOf(t, "review,label\ngood,1\n", one)
-	require.Equal(t, Array{[]int{1, 1}, []string{"good"}}, fieldsOf(t, m)["x"])
-	one = CSVOptions{Inputs: []FieldSpec{{Name: "words", Type: "string"}}}
-	m = csvOf(t, "words\na\nb\n", one)
-	require.Equal(t, map[string]Array{"words": {[]int{2}, []string{"a", "b"}}}, fieldsOf(t, m))
-	one.Header = "no"
-	m = csvOf(t, "a good film\ntoo long\n", one)
-	require.Equal(t, map[string]Array{"x": {[]int{2, 1}, []string{"a good film", "too long"}}}, fieldsOf(t, m))
-
+	words := []FieldSpec{{Name: "words", Type: "string"}}
+	good := Array{[]int{1, 1}, []string{"good"}}
 	// Text labels get the class numbers of the model.
 	named := CSVOptions{Label: "y", Names: []string{"yes", "no"}}
-	m = csvOf(t, "a,y\n1,no\n2,no\n", named)
-	require.Equal(t, []int64{1, 1}, fieldsOf(t, m)["y"].Values)
-	m = csvOf(t, "a,y\n1,0\n2,1\n", named)
-	require.Equal(t, []int64{0, 1}, fieldsOf(t, m)["y"].Values)
+	x := func(values ...float32) Array { return Array{[]int{len(values), 1}, values} }
+	for text, c := range map[string]struct {
+		o    CSVOptions
+		want map[string]Array
+	}{
+		// Weights are not features, even for a model with one input.
+		"review,label,sample_weight\ngood,1,2\n": {one, map[string]Array{"x": good, "y": {[]int{1}, []int64{1}},
+			"sample_weight": {[]int{1}, []float32{2}}}},
+		"review,label\ngood,1\n": {one, map[string]Array{"x": good, "y": {[]int{1}, []int64{1}}}},
+		"words\na\nb\n":          {CSVOptions{Inputs: words}, map[string]Array{"words": {[]int{2}, []string{"a", "b"}}}},
+		"a good film\ntoo long\n": {CSVOptions{Inputs: words, Header: "no"},
+			map[string]Array{"x": {[]int{2, 1}, []string{"a good film", "too long"}}}},
+		"a,y\n1,no\n2,no\n": {named, map[string]Array{"x": x(1, 2), "y": {[]int{2}, []int64{1, 1}}}},
+		"a,y\n1,0\n2,1\n":   {named, map[string]Array{"x": x(1, 2), "y": {[]int{2}, []int64{0, 1}}}},
+		"a,y\n3,0\n2,1\n": {CSVOptions{Label: "y", Names: []string{"0", "1"}},
+			map[string]Array{"x": x(3, 2), "y": {[]int{2}, []int64{0, 1}}}},
+		"city,text,label\na,b,1\n": {CSVOptions{Label: "label", Inputs: textInputs},
+			map[string]Array{"x": {[]int{1, 2}, []string{"a", "b"}}, "y": {[]int{1}, []int64{1}}}},
+	} {
+		require.Equal(t, c.want, fieldsOf(t, csvOf(t, text, c.o)), text)
+	}
 	_, err = readCSV("t.csv", strings.NewReader("a,y\n1,no\n2,maybe\n"), named)
 	require.ErrorContains(t, err, `line 3, column "y" (2): found "maybe", expected one of the 2 classes, such as "yes"`)
-	named.Names = []string{"0", "1"}
-	m = csvOf(t, "a,y\n1,0\n2,1\n", named)
-	require.Equal(t, []int64{0, 1}, fieldsOf(t, m)["y"].Values)
-
-	m = csvOf(t, "city,text,label\na,b,1\n",
-		CSVOptions{Label: "label", Inputs: textInputs})
-	require.Equal(t, map[string]Array{"x": {[]int{1, 2}, []string{"a", "b"}}, "y": {[]int{1}, []int64{1}}}, fieldsOf(t, m))
 
 	_, err = readCSV("t.csv", strings.NewReader("age,city\nold,Bern\n"), CSVOptions{Inputs: columns})
 	require.ErrorContains(t, err, `column "age" (1): found "old", expected a number`)

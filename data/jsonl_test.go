@@ -28,41 +28,33 @@ func TestJSONL(t *testing.T) {
 	err := Check(m, "y", Values{Classes: 1})
 	require.ErrorContains(t, err, `line 1, column "label": found 1`)
 
-	read := func(text string, o CSVOptions) (map[string]Array, error) {
-		m, err := readCSV("d.jsonl", strings.NewReader(text), o)
-		if err != nil {
-			return nil, err
-		}
-		return fieldsOf(t, m), nil
-	}
-	line := `{"text": "a", "label": 9007199254740991}`
-	y := Array{[]int{1}, []int64{1<<53 - 1}}
-	got, err := read(line, CSVOptions{Label: "label"})
-	require.NoError(t, err)
-	require.Equal(t, map[string]Array{"x": {[]int{1}, []string{"a"}}, "y": y}, got)
-	got, err = read(line, CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "text", Type: "string"}}})
-	require.NoError(t, err)
-	require.Equal(t, map[string]Array{"text": {[]int{1}, []string{"a"}}, "y": y}, got)
-	got, err = read(`{"words": "a", "sample_weight": 0.5}`, CSVOptions{})
-	require.NoError(t, err)
-	require.Equal(t, map[string]Array{"x": {[]int{1}, []string{"a"}}, "sample_weight": {[]int{1}, []float32{0.5}}}, got)
-	_, err = read(`{"a": 1, "b": "n"}`, CSVOptions{Label: "b", Classes: []string{"n", "n"}})
-	require.ErrorContains(t, err, `class "n" is listed twice`)
-	got, err = read(`{"a": 16777217.0}`, CSVOptions{Inputs: exactInputs})
-	require.NoError(t, err)
-	require.Equal(t, map[string]Array{"x": {[]int{1}, []float64{16777217}}}, got)
-	got, err = read(`{"a": 1, "b": "n"}`, CSVOptions{Label: "b", Classes: []string{"m", "n"}})
-	require.NoError(t, err)
-	require.Equal(t, []int64{1}, got["y"].Values)
+	line, y := `{"text": "a", "label": 9007199254740991}`, Array{[]int{1}, []int64{1<<53 - 1}}
+	words := Array{[]int{1}, []string{"a"}}
 	// Text sorts "10" before "2".
-	numbered := "{\"a\": 1, \"b\": \"10\"}\n{\"a\": 1, \"b\": \"2\"}"
-	got, err = read(numbered, CSVOptions{Label: "b"})
-	require.NoError(t, err)
-	require.Equal(t, []int64{10, 2}, got["y"].Values)
-	got, err = read(numbered, CSVOptions{Label: "b", Names: []string{"2", "10"}})
-	require.NoError(t, err)
-	require.Equal(t, []int64{1, 0}, got["y"].Values)
-	_, err = read(`{"a": 1}`, CSVOptions{Label: "y"})
+	numbered, one := "{\"a\": 1, \"b\": \"10\"}\n{\"a\": 1, \"b\": \"2\"}", Array{[]int{2}, []int64{1, 1}}
+	for _, c := range []struct {
+		text string
+		o    CSVOptions
+		want map[string]Array
+	}{
+		{line, CSVOptions{Label: "label"}, map[string]Array{"x": words, "y": y}},
+		{line, CSVOptions{Label: "label", Inputs: []FieldSpec{{Name: "text", Type: "string"}}},
+			map[string]Array{"text": words, "y": y}},
+		{`{"words": "a", "sample_weight": 0.5}`, CSVOptions{},
+			map[string]Array{"x": words, "sample_weight": {[]int{1}, []float32{0.5}}}},
+		{`{"a": 16777217.0}`, CSVOptions{Inputs: exactInputs}, map[string]Array{"x": {[]int{1}, []float64{16777217}}}},
+		{`{"a": 1, "b": "n"}`, CSVOptions{Label: "b", Classes: []string{"m", "n"}},
+			map[string]Array{"x": {[]int{1}, []int64{1}}, "y": {[]int{1}, []int64{1}}}},
+		{numbered, CSVOptions{Label: "b"}, map[string]Array{"x": one, "y": {[]int{2}, []int64{10, 2}}}},
+		{numbered, CSVOptions{Label: "b", Names: []string{"2", "10"}}, map[string]Array{"x": one, "y": {[]int{2}, []int64{1, 0}}}},
+	} {
+		m, err := readCSV("d.jsonl", strings.NewReader(c.text), c.o)
+		require.NoError(t, err, c.text)
+		require.Equal(t, c.want, fieldsOf(t, m), c.text)
+	}
+	_, err = readCSV("d.jsonl", strings.NewReader(`{"a": 1, "b": "n"}`), CSVOptions{Label: "b", Classes: []string{"n", "n"}})
+	require.ErrorContains(t, err, `class "n" is listed twice`)
+	_, err = readCSV("d.jsonl", strings.NewReader(`{"a": 1}`), CSVOptions{Label: "y"})
 	require.ErrorIs(t, err, ErrField)
 }
 

@@ -69,33 +69,25 @@ func TestNumPyFiles(t *testing.T) {
 		}
 	}
 
-	read := func(file string) (Array, error) {
-		raw := contentOf(t, filepath.Join("testdata", file))
-		return readBytes(raw)
+	count := make([]float32, 24)
+	for i := range count {
+		count[i] = float32(i)
 	}
-	a, err := read("fortran.npy")
-	require.NoError(t, err)
-	want := make([]float32, 24)
-	for i := range want {
-		want[i] = float32(i)
+	for file, want := range map[string]Array{
+		"fortran.npy":  {[]int{2, 3, 4}, count},
+		"extremes.npy": {[]int{2, 2}, []int64{math.MinInt64, -1, 0, math.MaxInt64}},
+		"version2.npy": {[]int{2}, []float64{1.5, -2.5}},
+		"scalar.npy":   {[]int{}, []float32{1}},
+		"text.npy":     {[]int{2}, []string{"cat", "dog"}},
+	} {
+		a, err := readBytes(contentOf(t, filepath.Join("testdata", file)))
+		require.NoError(t, err, file)
+		require.Equal(t, want, a, file)
 	}
-	require.Equal(t, Array{[]int{2, 3, 4}, want}, a)
-	a, err = read("extremes.npy")
-	require.NoError(t, err)
-	require.Equal(t, Array{[]int{2, 2}, []int64{math.MinInt64, -1, 0, math.MaxInt64}}, a)
-	a, err = read("version2.npy")
-	require.NoError(t, err)
-	require.Equal(t, Array{[]int{2}, []float64{1.5, -2.5}}, a)
-	a, err = read("scalar.npy")
-	require.NoError(t, err)
-	require.Equal(t, Array{[]int{}, []float32{1}}, a)
-	_, err = Open("testdata/scalar.npy", Options{})
+	_, err := Open("testdata/scalar.npy", Options{})
 	require.ErrorIs(t, err, ErrFormat)
 	require.ErrorContains(t, err, "single value")
 
-	a, err = read("text.npy")
-	require.NoError(t, err)
-	require.Equal(t, Array{[]int{2}, []string{"cat", "dog"}}, a)
 	for dict, want := range map[string]struct {
 		raw    string
 		values []string
