@@ -31,8 +31,18 @@ func (t *training) autotune(ctx context.Context) error {
 		t.Session = t.chosen.Apply(t.Session)
 		return nil
 	}
-	p := t.autotunePlan()
-	epoch := int(p.Steps) / t.Loop.Epochs
+	steps := t.data.Len() / t.Loop.Batch
+	if !t.Loop.DropRemainder && t.data.Len()%t.Loop.Batch > 0 {
+		steps++
+	}
+	epoch := cmp.Or(t.Loop.StepsPerEpoch, steps)
+	p := autotune.Plan{
+		Model: t.model, Options: t.Session, Data: t.data, Batch: t.Loop.Batch,
+		Steps: int64(t.Loop.Epochs) * int64(epoch), Cache: autotune.CacheDir(),
+	}
+	if t.Loop.LearningRate != nil {
+		p.LearningRate = t.Loop.LearningRate(0, 0)
+	}
 	p.Limits = autotune.Limits{StepsPerExecution: min(t.data.Len()/t.Loop.Batch, epoch, t.pause(epoch)), Compiled: true,
 		Threads: true, Restart: t.mayRestart(), OneDNN: os.Getenv("TF_ENABLE_ONEDNN_OPTS") == ""}
 	found, err := t.takeOver(p.Limits)
@@ -60,22 +70,6 @@ func (t *training) autotune(ctx context.Context) error {
 	}
 	t.Session = t.choice.Configuration.Apply(t.Session)
 	return nil
-}
-
-func (t *training) autotunePlan() autotune.Plan {
-	steps := t.data.Len() / t.Loop.Batch
-	if !t.Loop.DropRemainder && t.data.Len()%t.Loop.Batch > 0 {
-		steps++
-	}
-	p := autotune.Plan{
-		Model: t.model, Options: t.Session, Data: t.data, Batch: t.Loop.Batch,
-		Steps: int64(t.Loop.Epochs) * int64(cmp.Or(t.Loop.StepsPerEpoch, steps)),
-		Cache: autotune.CacheDir(),
-	}
-	if t.Loop.LearningRate != nil {
-		p.LearningRate = t.Loop.LearningRate(0, 0)
-	}
-	return p
 }
 
 // pause returns the maximum number of steps that can run in one execution: checkpoints, resets,

@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -72,10 +73,11 @@ func checkInput(ds *data.InMemory, m *savedmodels.Metadata, sig *savedmodels.Sig
 			}
 			return data.Check(ds, field, data.Values{Classes: classes})
 		}
-	}
-	if binaryLoss(m) && m.Labels[in.Name].DType != "" {
-		if err := data.Check(ds, field, data.Values{Probabilities: true}); err != nil {
-			return err
+		losses := slices.Compact(slices.Sorted(maps.Values(m.Loss)))
+		if m.Labels[in.Name].DType != "" && slices.Equal(losses, []string{"binary_crossentropy"}) {
+			if err := data.Check(ds, field, data.Values{Probabilities: true}); err != nil {
+				return err
+			}
 		}
 	}
 	if !integer || rows == 0 && fieldOf(ds, field).Type == what {
@@ -88,19 +90,6 @@ func checkInput(ds *data.InMemory, m *savedmodels.Metadata, sig *savedmodels.Sig
 		return fmt.Errorf("input %s of signature %s takes %s: %w", in.Name, sig.Name, what, err)
 	}
 	return nil
-}
-
-// binaryLoss reports whether the loss of each output is binary cross-entropy.
-func binaryLoss(m *savedmodels.Metadata) bool {
-	if m == nil || len(m.Loss) == 0 {
-		return false
-	}
-	for _, loss := range m.Loss {
-		if loss != "binary_crossentropy" {
-			return false
-		}
-	}
-	return true
 }
 
 // classesOf returns the number of classes of a label; 0 if unknown.

@@ -54,11 +54,18 @@ func refuses(t *testing.T, m *savedmodels.Model, signature string, d Data, text 
 	return err
 }
 
-// reads opens data for a signature, and compares the values of a field.
-func reads[T any](t *testing.T, m *savedmodels.Model, signature string, d Data, field string, want []T) {
+// read opens data for a signature.
+func read(t *testing.T, m *savedmodels.Model, signature string, d Data) *data.InMemory {
 	t.Helper()
 	ds, err := open(t, m, signature, d)
 	require.NoError(t, err)
+	return ds
+}
+
+// reads opens data for a signature, and compares the values of a field.
+func reads[T any](t *testing.T, m *savedmodels.Model, signature string, d Data, field string, want []T) {
+	t.Helper()
+	ds := read(t, m, signature, d)
 	assert.Equal(t, want, values[T](t, ds, field))
 }
 
@@ -72,8 +79,7 @@ func TestSeveralLabels(t *testing.T) {
 		for _, d := range []Data{{Label: "y_stars,price=cost"}, {Label: "y_price=cost"}, {Label: "price=cost,stars=y_stars"},
 			{Inputs: map[string][]string{"y_price": {"cost"}}}} {
 			d.Path = path
-			ds, err := open(t, m, "train", d)
-			require.NoError(t, err, "%s %v", path, d)
+			ds := read(t, m, "train", d)
 			assert.Equal(t, []float32{1, 3}, values[float32](t, ds, "features"))
 			assert.Equal(t, []string{"cost"}, fieldOf(ds, "y_price").Columns)
 			assert.Equal(t, []string{"a"}, values[string](t, ds, "text"))
@@ -101,8 +107,7 @@ func TestSeveralLabels(t *testing.T) {
 	other := file(t, "other.csv", "id,cost,y_stars,text,f1,f0\n9,2,4,a,1,3\n")
 	for _, signature := range []string{"evaluate", "predict"} {
 		var notes []string
-		ds, err = open(t, trained, signature, Data{Path: other, Note: func(note string) { notes = append(notes, note) }})
-		require.NoError(t, err)
+		ds = read(t, trained, signature, Data{Path: other, Note: func(note string) { notes = append(notes, note) }})
 		require.Len(t, notes, 1)
 		assert.NotContains(t, notes[0], "cost", "a label of the training")
 		assert.Equal(t, []float32{3, 1}, values[float32](t, ds, "features"))
@@ -148,8 +153,7 @@ func TestOneHotLabels(t *testing.T) {
 	want := []float32{1, 0, 0, 0, 0, 1, 0, 1, 0}
 	for _, text := range []string{numbers, strings.NewReplacer(",0\n", ",ant\n", ",1\n", ",mule\n", ",2\n", ",zebra\n").Replace(numbers)} {
 		for _, model := range []*savedmodels.Model{m, modelOf(nil, m.Signatures[2].Inputs, []savedmodels.Tensor{floats("y", 3)})} {
-			ds, err := open(t, model, "train", Data{Path: file(t, "t.csv", text)})
-			require.NoError(t, err, text)
+			ds := read(t, model, "train", Data{Path: file(t, "t.csv", text)})
 			assert.Equal(t, want, values[float32](t, ds, "y"))
 		}
 	}
@@ -241,8 +245,7 @@ func TestTableForAModelTrainedWithoutNames(t *testing.T) {
 		for _, d := range []Data{inOrder, plain} {
 			reads(t, trained, signature, d, "x", []float32{1, 2})
 		}
-		_, err := open(t, m, signature, named)
-		require.NoError(t, err, "without a training")
+		read(t, m, signature, named)
 	}
 	again := recorded(t, trained, inOrder)
 	assert.False(t, again.Metadata.Unnamed)
@@ -267,8 +270,7 @@ func TestNamesInOneOfSeveralLabels(t *testing.T) {
 		d := Data{Path: file(t, "t.csv", "a,b,y_color,y_size\n1,2,red,3\n1,2,blue,4\n")}
 		refuses(t, m, "train", d, `line 2, column "y_color" (3): found "red", expected a number; `)
 		d.Schema = &data.Schema{Columns: map[string]data.Rule{"y_color": {Type: "category", Values: map[string]int64{"red": 0, "blue": 1}}}}
-		ds, err := open(t, m, "train", d)
-		require.NoError(t, err)
+		ds := read(t, m, "train", d)
 		if label.DType == dtype.Int64 {
 			assert.Equal(t, []int64{0, 1}, values[int64](t, ds, "y_color"))
 		} else {
@@ -303,8 +305,7 @@ func TestInputsOfReservedNames(t *testing.T) {
 	for name, text := range map[string]string{
 		"t.csv": "seed,sample_weight,y\n2.5,heavy,3\n", "t.jsonl": `{"seed": 2.5, "sample_weight": "heavy", "y": 3}` + "\n"} {
 		d := Data{Path: file(t, name, text)}
-		ds, err := open(t, m, "train", d)
-		require.NoError(t, err, name)
+		ds := read(t, m, "train", d)
 		assert.Equal(t, []string{"heavy"}, values[string](t, ds, "sample_weight"), name)
 		assert.Equal(t, []float32{2.5}, values[float32](t, ds, "seed"), name)
 		d.Path = file(t, name, strings.ReplaceAll(text, "seed", "other"))
@@ -320,8 +321,7 @@ func TestBytesOfANamedInput(t *testing.T) {
 	for _, name := range []string{"pixels", "x"} {
 		bytes := made(t, field(name, []uint8{0, 255}, 1, 2))
 		refuses(t, m, "train", Data{Memory: bytes}, "set it to 0,1 for bytes from 0 to 255")
-		ds, err := open(t, m, "train", Data{Memory: bytes, Scale: &[2]float64{0, 1}})
-		require.NoError(t, err, name)
+		ds := read(t, m, "train", Data{Memory: bytes, Scale: &[2]float64{0, 1}})
 		assert.Equal(t, []float32{0, 1}, values[float32](t, ds, name), name)
 	}
 }

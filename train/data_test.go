@@ -166,8 +166,7 @@ func TestColumnsOfTheRecord(t *testing.T) {
 	pass := data.Pass{Batch: 1}
 	for _, signature := range []string{m.Roles.Evaluate, m.Roles.Predict} {
 		notes = nil
-		ds, err := OpenData(m, signature, d, "test", pass)
-		require.NoError(t, err)
+		ds := read(t, m, signature, d)
 		assert.Equal(t, float32(1), values[float32](t, ds, "x")[0])
 		assert.Equal(t, columns, fieldOf(ds, "x").Columns)
 		assert.Equal(t, []string{d.Path + ": the model was trained without these columns, which are left out: name, id"},
@@ -178,8 +177,7 @@ func TestColumnsOfTheRecord(t *testing.T) {
 	ignoring.Ignore = []string{"name", "id"}
 	for _, model := range []*savedmodels.Model{m, builtin} {
 		for _, signature := range []string{m.Roles.Train, m.Roles.Predict} {
-			_, err := OpenData(model, signature, ignoring, "train", pass)
-			require.NoError(t, err)
+			read(t, model, signature, ignoring)
 		}
 	}
 	assert.Empty(t, notes)
@@ -192,8 +190,7 @@ func TestColumnsOfTheRecord(t *testing.T) {
 
 	write("1" + strings.Repeat(",0", 199) + "\n")
 	d.Header = "no"
-	_, err = OpenData(m, m.Roles.Predict, d, "test", pass)
-	require.NoError(t, err)
+	read(t, m, m.Roles.Predict, d)
 	assert.Equal(t, []string{d.Path + " has no names of columns, so the values are taken to be, in this order: c199, c198, " +
 		"c197, c196, c195, c194, c193, c192 and 192 more"}, notes)
 }
@@ -208,16 +205,14 @@ func TestBytesOutsideTheRange(t *testing.T) {
 	}
 	pass := data.Pass{Batch: 2}
 	for _, signature := range []string{m.Roles.Train, m.Roles.Evaluate, m.Roles.Predict} {
-		_, err := OpenData(m, signature, Data{Memory: pixels(16)}, "", pass)
-		require.NoError(t, err)
-		_, err = OpenData(m, signature, Data{Memory: pixels(17)}, "", pass)
+		read(t, m, signature, Data{Memory: pixels(16)})
+		_, err := OpenData(m, signature, Data{Memory: pixels(17)}, "", pass)
 		var refused *option.Error
 		require.ErrorAs(t, err, &refused)
 		assert.EqualError(t, err, "Data.Scale: field x of made has bytes outside 0 to 16, the range that the model "+
 			"records; set it to 0,16 for bytes from 0 to 255, or to 0,255 to use the values as they are")
 		for _, scale := range [][2]float64{{0, 16}, {0, 255}} {
-			_, err = OpenData(m, signature, Data{Memory: pixels(255), Scale: &scale}, "", pass)
-			require.NoError(t, err)
+			read(t, m, signature, Data{Memory: pixels(255), Scale: &scale})
 		}
 	}
 }
@@ -247,8 +242,7 @@ func TestFolderOfImages(t *testing.T) {
 	flat := Data{Path: filepath.Join(images, "0"), Height: 8, Width: 8}
 	_, err = opened(t, m, flat)
 	require.ErrorAs(t, err, new(*InputError))
-	ds, err := OpenData(m, m.Roles.Predict, flat, "test", data.Pass{Batch: 2})
-	require.NoError(t, err)
+	ds := read(t, m, m.Roles.Predict, flat)
 	assert.NotEmpty(t, ds.FilePath(0))
 	sig.Input("x").DType, sig.Input("x").Shape = tfbind.String, []int64{-1}
 	_, err = OpenData(m, m.Roles.Predict, flat, "test", data.Pass{Batch: 2})
@@ -272,11 +266,9 @@ func TestBothUsualLabels(t *testing.T) {
 	}
 	for _, d := range []Data{{Path: csv, Label: "label"}, {Path: lines, Label: "y", Ignore: []string{"label"}},
 		{Path: lines, Ignore: []string{"label"}}} {
-		ds, err := opened(t, m, d)
-		require.NoError(t, err)
+		ds := read(t, m, m.Roles.Evaluate, d)
 		want := map[string]int64{csv: 2, lines: 1}[d.Path]
 		assert.Equal(t, []int64{want}, values[int64](t, ds, "y"))
 	}
-	_, err = OpenData(m, m.Roles.Predict, Data{Path: lines}, "test", data.Pass{Batch: 1})
-	require.NoError(t, err, "no label is needed")
+	read(t, m, m.Roles.Predict, Data{Path: lines})
 }

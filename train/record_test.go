@@ -39,11 +39,7 @@ func table(t *testing.T, columns int, labels ...string) string {
 // opened opens data to evaluate a model with.
 func opened(t *testing.T, m *savedmodels.Model, d Data) (*data.InMemory, error) {
 	t.Helper()
-	ds, err := OpenData(m, m.Roles.Evaluate, d, "test", data.Pass{Batch: 2})
-	if err == nil {
-		t.Cleanup(func() { assert.NoError(t, ds.Close()) })
-	}
-	return ds, err
+	return open(t, m, m.Roles.Evaluate, d)
 }
 
 // values returns the values of a field.
@@ -91,15 +87,13 @@ func TestLabelsKeepTheirNumbers(t *testing.T) {
 	require.NoError(t, err)
 	one := Data{Path: table(t, 200, "yes", "yes")}
 	for _, m := range []*savedmodels.Model{first, recorded(t, model, c.Data), recorded(t, first, one)} {
-		ds, err := opened(t, m, one)
-		require.NoError(t, err)
+		ds := read(t, m, m.Roles.Evaluate, one)
 		assert.Equal(t, []int64{1, 1}, values[int64](t, ds, "y"))
 		assert.Equal(t, []float32{5, 0}, values[float32](t, ds, "x")[:2])
 		_, err = opened(t, m, Data{Path: table(t, 200, "yes", "maybe")})
 		require.ErrorAs(t, err, new(*InputError))
 		assert.ErrorContains(t, err, `found "maybe", expected one of the 2 classes`)
-		_, err = opened(t, m, Data{Path: table(t, 200, "0", "1")})
-		assert.NoError(t, err, "the order of the classes was given")
+		read(t, m, m.Roles.Evaluate, Data{Path: table(t, 200, "0", "1")})
 	}
 }
 
@@ -200,9 +194,8 @@ func TestUnknownLabelNames(t *testing.T) {
 	require.ErrorIs(t, refuses(t, m, m.Roles.Evaluate, Data{Path: table(t, 200, "yes", "yes")},
 		"field y has the labels yes, and the model records no class names, so the labels have "+
 			"no numbers"), data.ErrLabel)
-	_, err := opened(t, m, Data{Path: table(t, 200, "yes", "no")})
-	assert.NoError(t, err, "both classes of a binary label, in sorted order")
-	_, err = Run(t.Context(), Config{
+	read(t, m, m.Roles.Evaluate, Data{Path: table(t, 200, "yes", "no")})
+	_, err := Run(t.Context(), Config{
 		Model: m.Dir, Data: Data{Path: table(t, 200, "0", "1")}, Validation: table(t, 200, "yes", "no"),
 		Loop: fit.Loop{Batch: 2, Epochs: 1},
 	})
@@ -275,26 +268,18 @@ func TestRecordedSchema(t *testing.T) {
 	require.NoError(t, err)
 	features := strings.NewReplacer(",label", "", ",yes", "", ",no", "").Replace(string(text))
 	d := Data{Path: file(t, "features.csv", features)}
-	read := func() (*data.InMemory, error) {
-		return OpenData(m, m.Roles.Predict, d, "test", data.Pass{Batch: 2})
-	}
-	ds, err := read()
-	require.NoError(t, err)
-	assert.Equal(t, []float32{5, 0}, values[float32](t, ds, "x")[:2])
+	first := func() []float32 { return values[float32](t, read(t, m, m.Roles.Predict, d), "x")[:2] }
+	assert.Equal(t, []float32{5, 0}, first())
 	d.Schema = words("0")
-	_, err = read()
-	require.NoError(t, err)
+	assert.Equal(t, []float32{5, 0}, first())
 	refuses(t, m, m.Roles.Train, d, `the schema has a rule for column "label", and the columns are`)
 	d.Path, d.Schema = file(t, "other.csv", strings.ReplaceAll(features, "\n0,", "\nzero,")), words("zero")
-	ds, err = read()
-	require.NoError(t, err)
-	assert.Equal(t, []float32{5, 0}, values[float32](t, ds, "x")[:2])
+	assert.Equal(t, []float32{5, 0}, first())
 }
 
 // A model that was trained with scaled bytes is evaluated with scaled bytes.
 func TestScaleIsRecorded(t *testing.T) {
-	m, err := savedmodels.Open("../session/testdata/digits-lora") // its notes have no range
-	require.NoError(t, err)
+	m := lora(t) // its notes have no range
 	folder := Data{Path: photos(t), Height: 8, Width: 8}
 	labels := field("y", []int64{0, 1}, 2)
 	pixels := made(t, field("x", []uint8(strings.Repeat("\xff", 2*64)), 2, 64), labels)
@@ -306,34 +291,30 @@ func TestScaleIsRecorded(t *testing.T) {
 		first := recorded(t, m, scaled)
 		for _, m := range []*savedmodels.Model{first, recorded(t, first, d)} {
 			for _, d := range []Data{folder, scaled, {Memory: pixels}} {
-				ds, err := opened(t, m, d)
-				require.NoError(t, err)
+				ds := read(t, m, m.Roles.Evaluate, d)
 				assert.Equal(t, []float32{1, 1}, values[float32](t, ds, "x")[:2])
 			}
-			ds, err := opened(t, m, Data{Memory: floats})
-			require.NoError(t, err)
+			ds := read(t, m, m.Roles.Evaluate, Data{Memory: floats})
 			assert.Equal(t, []float32{0, 0}, values[float32](t, ds, "x")[:2], "floats are used as they are")
-			_, err = opened(t, m, different)
+			_, err := opened(t, m, different)
 			assert.EqualError(t, err, "Data.Scale -1,1: the model was trained with bytes scaled to 0,1; leave it out")
 		}
 		// This training does not scale bytes.
 		unscaled := recorded(t, m, d)
-		ds, err := opened(t, unscaled, d)
-		require.NoError(t, err)
+		ds := read(t, unscaled, unscaled.Roles.Evaluate, d)
 		if d.Memory != nil {
 			assert.Equal(t, []uint8{255, 255}, values[uint8](t, ds, "x")[:2])
 		} else {
 			assert.Equal(t, []float32{255, 255}, values[float32](t, ds, "x")[:2])
 		}
-		_, err = opened(t, unscaled, scaled)
+		_, err := opened(t, unscaled, scaled)
 		assert.EqualError(t, err, "Data.Scale 0,1: the model was trained with bytes scaled to 0,255; leave it out")
 	}
 }
 
 // A folder may have some of the classes. Predictions do not need the classes, so they take any folder.
 func TestClassFolders(t *testing.T) {
-	m, err := savedmodels.Open("../session/testdata/digits-lora")
-	require.NoError(t, err)
+	m := lora(t)
 	folder := Data{Path: photos(t), Height: 8, Width: 8}
 	m = recorded(t, m, folder)
 	for _, class := range []string{"0", "1", "2"} {
@@ -341,17 +322,14 @@ func TestClassFolders(t *testing.T) {
 	}
 	reads(t, m, m.Roles.Evaluate, folder, "y", []int64{3, 4, 5, 6, 7, 8, 9})
 	require.NoError(t, os.Rename(filepath.Join(folder.Path, "3"), filepath.Join(folder.Path, "new")))
-	_, err = opened(t, m, folder)
+	_, err := opened(t, m, folder)
 	require.ErrorIs(t, err, data.ErrLabel)
-	ds, err := OpenData(m, m.Roles.Predict, folder, "test", data.Pass{Batch: 2})
-	require.NoError(t, err)
-	assert.NoError(t, ds.Close())
+	read(t, m, m.Roles.Predict, folder)
 }
 
 // The validation data of a folder with the parts test and valid is the part valid.
 func TestValidationPart(t *testing.T) {
-	m, err := savedmodels.Open("../session/testdata/digits-lora")
-	require.NoError(t, err)
+	m := lora(t)
 	dir := t.TempDir()
 	for _, part := range []string{"train", "test", "valid"} {
 		require.NoError(t, os.Rename(photos(t), filepath.Join(dir, part)))
@@ -362,6 +340,7 @@ func TestValidationPart(t *testing.T) {
 		Data: Data{Path: dir, Height: 8, Width: 8}, Validation: dir, Loop: fit.Loop{Batch: 2},
 		Report: func(subject string, value any) { reported = append(reported, fmt.Sprintf("%s: %v", subject, value)) },
 	}, model: m}
+	var err error
 	tr.reader, err = newReader(m, m.Roles.Train, tr.Data)
 	require.NoError(t, err)
 	train, err := tr.reader.open(tr.Data, "train")
@@ -440,10 +419,8 @@ func TestIgnoredFieldsAreRecorded(t *testing.T) {
 	m = recorded(t, m, training)
 	for _, d := range []Data{named, unnamed} {
 		for _, signature := range []string{m.Roles.Evaluate, m.Roles.Predict} {
-			ds, err := OpenData(m, signature, d, "test", data.Pass{Batch: 2})
-			require.NoError(t, err)
+			ds := read(t, m, signature, d)
 			assert.Len(t, ds.Fields(), 2, "x and y")
-			require.NoError(t, ds.Close())
 		}
 	}
 	refuses(t, m, m.Roles.Train, named, "takes the field name")

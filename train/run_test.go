@@ -36,6 +36,14 @@ func ran(t *testing.T, c Config) Result {
 	return r
 }
 
+// lora opens a model whose base is frozen, without a range of inputs in its notes.
+func lora(t *testing.T) *savedmodels.Model {
+	t.Helper()
+	model, err := savedmodels.Open("../session/testdata/digits-lora")
+	require.NoError(t, err)
+	return model
+}
+
 // builtin opens a built-in model.
 func builtin(t testing.TB, name string) *savedmodels.Model {
 	t.Helper()

@@ -103,15 +103,13 @@ func TestTablesTrainToTheSameBits(t *testing.T) {
 		for _, signature := range []string{m.Roles.Predict, m.Roles.Evaluate} {
 			var notes []string
 			d := Data{Path: path, Note: func(note string) { notes = append(notes, note) }}
-			ds, err := OpenData(m, signature, d, "test", data.Pass{Batch: 2})
-			require.NoError(t, err, path)
+			ds := read(t, m, signature, d)
 			x := values[float32](t, ds, "x")
 			if first == nil {
 				first = x
 			}
 			assert.Equal(t, first, x, path)
 			assert.Equal(t, []string{path + ": the model was trained without these columns, which are left out: more"}, notes)
-			require.NoError(t, ds.Close())
 		}
 	}
 	for _, path := range tables(t, names[:64], 3) {
@@ -148,21 +146,17 @@ func TestColumnsNamedLikeInputs(t *testing.T) {
 	m := builtin(t, "digits")
 	var first []float32
 	for _, path := range tables(t, names, 3) {
-		ds, err := OpenData(m, m.Roles.Train, Data{Path: path, Label: "label"}, "train", data.Pass{Batch: 2})
-		require.NoError(t, err, path)
+		ds := read(t, m, m.Roles.Train, Data{Path: path, Label: "label"})
 		x := values[float32](t, ds, "x")
 		if first == nil {
 			first = x
 		}
 		assert.Equal(t, first, x, path)
 		assert.Equal(t, features, fieldOf(ds, "x").Columns, path)
-		require.NoError(t, ds.Close())
 	}
 	trained := m.WithRecord(&savedmodels.DataRecord{Columns: map[string][]string{"x": features}})
 	for _, path := range tables(t, features, 3) {
-		ds, err := OpenData(trained, m.Roles.Predict, Data{Path: path}, "test", data.Pass{Batch: 2})
-		require.NoError(t, err, path)
+		ds := read(t, trained, m.Roles.Predict, Data{Path: path})
 		assert.Equal(t, first, values[float32](t, ds, "x"), path)
-		require.NoError(t, ds.Close())
 	}
 }
