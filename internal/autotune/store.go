@@ -98,14 +98,7 @@ func (s *store) save() {
 	if s.path == "" {
 		return
 	}
-	text, err := json.MarshalIndent(s, "", "  ")
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(s.path), 0o755)
-	}
-	if err == nil {
-		_ = files.Stream(s.path, func(w io.Writer) error {
-			_, err := w.Write(text)
-			return err
-		})
+	if os.MkdirAll(filepath.Dir(s.path), 0o755) == nil {
+		_ = files.Stream(s.path, func(w io.Writer) error { return json.NewEncoder(w).Encode(s) })
 	}
 }

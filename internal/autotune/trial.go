@@ -101,7 +101,8 @@ func CheckAllowed() error {
 		"call train.Init at the start of main, or leave {Config.Autotune} empty")
 }
 
-// runTrial runs rounds of the trial that the variable Env describes, until the parent has ended or an error occurs.
+// runTrial runs rounds of the trial that the variable Env describes, until an error occurs. A trial notices the end of
+// its parent after the round that it runs.
 func runTrial(ctx context.Context) (err error) {
 	var s spec
 	parent, err := child.Connect(Env, &s)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -91,14 +90,11 @@ func Choose(path string) (Location, error) {
 // Supported reports whether a version of TensorFlow is supported.
 func Supported(v string) bool {
 	number := func(v string) int {
-		major, rest, _ := strings.Cut(v, ".")
-		minor, _, _ := strings.Cut(rest, ".")
-		a, errA := strconv.Atoi(major)
-		b, errB := strconv.Atoi(minor)
-		if errA != nil || errB != nil {
+		major, minor := 0, 0
+		if _, err := fmt.Sscanf(v, "%d.%d", &major, &minor); err != nil {
 			return -1
 		}
-		return a*1000 + b
+		return major*1000 + minor
 	}
 	n := number(v)
 	return n >= number(MinVersion) && n <= number(MaxVersion)
