@@ -437,27 +437,24 @@ func (s *Session) evaluateRank(ctx context.Context, b data.Batch, out []float64)
 
 // combine combines the shares of the ranks.
 func (r *ranked) combine(n *rankNative, b data.Batch, out []float64) (applied bool, err error) {
-	c := n.gradients.combine(b, n.metrics, out)
 	applied = true
 	size := len(n.shares) / len(r.Workers)
-	for rank := range r.Workers {
+	err = n.gradients.combine(b, len(r.Workers), n.metrics, out, func(rank int, _ data.Batch) error {
 		share := n.shares[rank*size:][:size]
 		if share[0] != r.flags[0] {
-			return false, fmt.Errorf("rank %d is not at the same step: %d and %d, modulo %d", rank, int(share[0]),
+			return fmt.Errorf("rank %d is not at the same step: %d and %d, modulo %d", rank, int(share[0]),
 				int(r.flags[0]), stepModulus)
 		}
 		if share[1] != 0 && r.stopped < 0 {
 			r.stopped = rank
 		}
 		applied = applied && share[contract.ShareFlags] != 0
-		part := n.gradients.part
-		for i := range part {
-			part[i] = float64(share[contract.ShareResults+i])
+		for i := range n.gradients.part {
+			n.gradients.part[i] = float64(share[contract.ShareResults+i])
 		}
-		c.add(partOf(b, rank, len(r.Workers)), part)
-	}
-	c.end()
-	return applied, nil
+		return nil
+	})
+	return applied, err
 }
 
 // index returns the index of an output; -1 if there is none.

@@ -267,70 +267,59 @@ func (s *Session) evaluateIn(most, size int) int {
 func (r *runner) inParts(ctx context.Context, b data.Batch, n int, seed, step int64, metrics []int,
 	out []float64) (applied bool, err error) {
 	applied = true
-	c := r.combine(b, metrics, out)
-	for i := range n {
-		part := partOf(b, i, n)
+	err = r.combine(b, n, metrics, out, func(i int, part data.Batch) error {
 		r.setSeeds(partSeed(seed, i), step)
 		finite, err := r.on(ctx, part, r.part)
 		if err != nil {
-			return false, fmt.Errorf("micro-batch %d of %d: %w", i+1, n, err)
+			return fmt.Errorf("micro-batch %d of %d: %w", i+1, n, err)
 		}
 		applied = applied && finite
-		c.add(part, r.part)
-	}
-	c.end()
-	return applied, nil
+		return nil
+	})
+	return applied, err
 }
 
 // partOf returns part i of n parts of a batch, whose sizes differ by at most one sample.
 func partOf(b data.Batch, i, n int) data.Batch { return b.Slice(i*b.Size/n, (i+1)*b.Size/n) }
 
-// combination combines the metrics of the parts of a batch, in their order.
-type combination struct {
-	runner   *runner
-	metrics  []int // the index of each value of out in the metrics of the runner
-	out      []float64
-	size     int // samples of the batch
-	weighted bool
-	weights  float64
-}
-
-func (r *runner) combine(b data.Batch, metrics []int, out []float64) combination {
-	out = out[:len(metrics)]
-	clear(out)
-	return combination{runner: r, metrics: metrics, out: out, size: b.Size,
-		weighted: r.Signature.Takes(contract.InputSampleWeight)}
-}
-
-func (c *combination) add(part data.Batch, values []float64) {
-	w := float64(part.Size)
-	if c.weighted {
-		w = weightOf(part)
-	}
-	c.weights += w
-	for m, from := range c.metrics {
-		v := values[from]
-		switch c.runner.reductions[from] {
-		case byLast:
-			c.out[m] = v
-		case bySum:
-			c.out[m] += v
-		case byWeights:
-			if w != 0 { // avoids 0/0
-				c.out[m] += v * w
+// combine calls run for n parts of a batch, in their order, and combines the metrics in r.part that each call leaves.
+// metrics has the index of each value of out in the metrics of the runner.
+func (r *runner) combine(b data.Batch, n int, metrics []int, out []float64,
+	run func(i int, part data.Batch) error) error {
+	clear(out[:len(metrics)])
+	weighted, total := r.Signature.Takes(contract.InputSampleWeight), 0.0
+	for i := range n {
+		part := partOf(b, i, n)
+		if err := run(i, part); err != nil {
+			return err
+		}
+		w := float64(part.Size)
+		if weighted {
+			w = weightOf(part)
+		}
+		total += w
+		for m, from := range metrics {
+			v := r.part[from]
+			switch r.reductions[from] {
+			case byLast:
+				out[m] = v
+			case bySum:
+				out[m] += v
+			case byWeights:
+				if w != 0 { // avoids 0/0
+					out[m] += v * w
+				}
+			default:
+				out[m] += v * (float64(part.Size) / float64(b.Size))
 			}
-		default:
-			c.out[m] += v * (float64(part.Size) / float64(c.size))
 		}
 	}
-}
-
-func (c *combination) end() {
-	for m, from := range c.metrics {
-		if c.runner.reductions[from] == byWeights && c.weights != 0 {
-			c.out[m] /= c.weights
+	for m, from := range metrics {
+		if r.reductions[from] == byWeights && total != 0 {
+			out[m] /= total
 		}
 	}
+	return nil
 }
 
 // reduction combines the results of micro-batches into the result of the batch.
