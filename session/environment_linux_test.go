@@ -96,14 +96,9 @@ func TestUseEnvironment(t *testing.T) {
 	_, log, err = runChild[environmentOutcome](t, environmentEnv, "start", "TF_ENABLE_ONEDNN_OPTS=1")
 	require.Error(t, err)
 	assert.Contains(t, log, `Options.OneDNN off: TF_ENABLE_ONEDNN_OPTS is "1" in the environment, and the option needs "0"; unset it`)
-}
 
-// Open sets missing variables before TensorFlow is open.
-func TestOpenSetsTheEnvironment(t *testing.T) {
-	if !InProcess(t, "") {
-		return
-	}
-	o, log, err := runChild[environmentOutcome](t, environmentEnv, "open", "TF_CPP_MIN_LOG_LEVEL=0")
+	// Open sets missing variables before TensorFlow is open.
+	o, log, err = runChild[environmentOutcome](t, environmentEnv, "open", "TF_CPP_MIN_LOG_LEVEL=0")
 	require.NoError(t, err, log)
 	assert.Contains(t, o.Has, "TF_ENABLE_ONEDNN_OPTS=0")
 	assert.NotContains(t, log, "oneDNN custom operations are on")

@@ -20,13 +20,8 @@ import (
 // same results.
 func TestFrozenStateIsThatOfSave(t *testing.T) {
 	ctx := context.Background()
-	for name, open := range map[string]func() (*savedmodels.Model, error){
-		"digits": func() (*savedmodels.Model, error) { return savedmodels.Builtin("digits") },
-		"lora":   func() (*savedmodels.Model, error) { return savedmodels.Open(lora) },
-	} {
+	for name, m := range map[string]*savedmodels.Model{"digits": builtin(t, "digits"), "lora": loraModel(t)} {
 		t.Run(name, func(t *testing.T) {
-			m, err := open()
-			require.NoError(t, err)
 			dir := t.TempDir()
 			saved, beside, last := filepath.Join(dir, "saved"), filepath.Join(dir, "beside"), filepath.Join(dir, "last")
 			steps := func(s *session.Session, from, to int64) (all [][]float64) {

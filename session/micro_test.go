@@ -194,11 +194,6 @@ func reported(x, weights []float32) data.Batch {
 }
 
 func TestCheckSplit(t *testing.T) {
-	fixture := func(name string) *savedmodels.Model {
-		m, err := savedmodels.Open(filepath.Join("../savedmodels/testdata", name))
-		require.NoError(t, err)
-		return m
-	}
 	unscaled := func(all map[string]*tfproto.SignatureDef) { delete(all["gradients"].Inputs, "loss_scale") }
 	note := func(exact bool) map[string]any { return map[string]any{"micro_batches_exact": exact} }
 	for name, c := range map[string]struct {
@@ -224,9 +219,9 @@ func TestCheckSplit(t *testing.T) {
 		"seed, noted exact": {reporter(t, "", true, note(true)), session.Options{}, nil, ""},
 		"read only": {noted(t, "digits", nil), session.Options{ReadOnly: true}, savedmodels.ErrNoSignature,
 			"read-only"},
-		"no gradients": {fixture("good"), session.Options{}, savedmodels.ErrNoSignature,
+		"no gradients": {fixture(t, "good"), session.Options{}, savedmodels.ErrNoSignature,
 			"steadyfit-export does by default"},
-		"fewer results": {fixture("twoinputs"), session.Options{AllowInexactSplit: true}, savedmodels.ErrNoSignature,
+		"fewer results": {fixture(t, "twoinputs"), session.Options{AllowInexactSplit: true}, savedmodels.ErrNoSignature,
 			"does not report mae"},
 		"scaled": {altered(t, "digits-scaled", untold("apply")), session.Options{AllowInexactSplit: true}, nil, ""},
 		"scale not taken": {altered(t, "digits-scaled", unscaled), session.Options{}, savedmodels.ErrNoSignature,
@@ -247,7 +242,7 @@ func TestCheckSplit(t *testing.T) {
 			require.ErrorContains(t, err, c.text)
 		})
 	}
-	_, err := session.Compile(fixture("predictonly"), session.Options{})
+	_, err := session.Compile(fixture(t, "predictonly"), session.Options{})
 	require.ErrorAs(t, err, new(*savedmodels.NotTrainableError))
 }
 

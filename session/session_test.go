@@ -33,6 +33,14 @@ func builtin(t testing.TB, name string) *savedmodels.Model {
 	return model
 }
 
+// fixture opens a model of the tests of savedmodels.
+func fixture(t testing.TB, name string) *savedmodels.Model {
+	t.Helper()
+	model, err := savedmodels.Open(filepath.Join("../savedmodels/testdata", name))
+	require.NoError(t, err)
+	return model
+}
+
 func open(t testing.TB, name string, opts session.Options) *session.Session {
 	t.Helper()
 	model := builtin(t, name)

@@ -236,11 +236,6 @@ func TestFusedStepsTakeReservedInputs(t *testing.T) {
 // A train_n that does something other than train is rejected before loading. A train_n of fixed
 // sizes is used only for these sizes.
 func TestCompileStack(t *testing.T) {
-	fixture := func(name string) *savedmodels.Model {
-		m, err := savedmodels.Open(filepath.Join("../savedmodels/testdata", name))
-		require.NoError(t, err)
-		return m
-	}
 	without := reporter(t, "", false, nil)
 	resize := func(input string, dims ...int64) func(*tfproto.SignatureDef) {
 		return func(n *tfproto.SignatureDef) {
@@ -269,7 +264,7 @@ func TestCompileStack(t *testing.T) {
 			"exactly 4 steps per execution"},
 		"calls of one": {stacked(t, resize("x", 1, -1)), session.Options{StepsPerExecution: 3},
 			"runs 1 steps per execution"},
-		"no train signature": {fixture("predictonly"), session.Options{StepsPerExecution: 3}, "none of the signatures"},
+		"no train signature": {fixture(t, "predictonly"), session.Options{StepsPerExecution: 3}, "none of the signatures"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := session.Compile(c.model, c.opts)
