@@ -159,7 +159,7 @@ mlflow: runtime ## record a training in MLflow's own server, and read it with it
 
 .PHONY: soak
 soak: runtime ## long runs with all policies on, 200 kills of each kind of run, and an hour of fuzzing (four hours)
-	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 120m -v $(call ONLY,soak) ./session ./serve ./train ./cmd/steadyfit
+	STEADYFIT_TEST_SOAK=1 STEADYFIT_TEST_KILLS=200 $(GO) test -count=1 -timeout 120m -v $(call ONLY,soak) ./fit ./session ./serve ./train ./cmd/steadyfit
 	STEADYFIT_TEST_TRAININGS=1000 $(GO) test -count=1 -timeout 180m -v -run '^TestUnderLoad$$' ./examples/service
 	scripts/fuzz.sh 1000000x $$(getconf _NPROCESSORS_ONLN) guided
 

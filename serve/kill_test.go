@@ -59,6 +59,7 @@ func writeVersion(ctx context.Context, s *session.Session, images data.Dataset, 
 // version, which served during the call. STEADYFIT_TEST_SOAK makes it 200 kills.
 //
 //lane:skip race (ends processes)
+//lane:run soak
 func TestTrainerIsKilled(t *testing.T) {
 	kills := 3
 	if os.Getenv("STEADYFIT_TEST_SOAK") != "" {
