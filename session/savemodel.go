@@ -37,7 +37,7 @@ func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(di
 	}
 	clean := filepath.Clean(dir)
 	tidy(clean)
-	return s.modelError(dir, s.writeModel(ctx, filepath.Dir(clean), unfinished(clean), complete, func(temp string) error {
+	return s.writeModel(ctx, dir, filepath.Dir(clean), unfinished(clean), complete, func(temp string) error {
 		// A rename cannot replace a folder that has files, so the old model is moved away first.
 		old := filepath.Join(temp, replacedModel)
 		if err := os.Rename(clean, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -48,7 +48,7 @@ func (s *Session) SaveModel(ctx context.Context, dir string, complete ...func(di
 			_ = os.Rename(old, clean) // fails if no model was replaced
 		}
 		return err
-	}))
+	})
 }
 
 // SaveVersion writes the model of SaveModel to a new folder dir/N and returns its path. N is one more
@@ -66,39 +66,46 @@ func (s *Session) SaveVersion(ctx context.Context, dir string, complete ...func(
 		return "", err
 	}
 	files.ClearScratch(dir, versionPrefix)
-	err = s.writeModel(ctx, dir, versionPrefix, complete, func(temp string) (err error) {
+	err = s.writeModel(ctx, dir, dir, versionPrefix, complete, func(temp string) (err error) {
 		path, err = publish(filepath.Join(temp, newModel), dir)
 		return err
 	})
-	return path, s.modelError(dir, err)
+	return path, err
 }
 
-// writeModel writes a SavedModel with its manifest to the folder newModel of a temporary folder in parent, which it
-// syncs. Then it calls publish with the temporary folder, whose name begins with prefix.
-func (s *Session) writeModel(ctx context.Context, parent, prefix string, complete []func(string) error,
+// writeModel writes a SavedModel for dir with its manifest to the folder newModel of a temporary folder in parent,
+// which it syncs. Then it calls publish with the temporary folder, whose name begins with prefix. If publish fails,
+// the temporary folder stays, so that the model is not lost.
+func (s *Session) writeModel(ctx context.Context, dir, parent, prefix string, complete []func(string) error,
 	publish func(temp string) error) error {
 	if err := os.MkdirAll(parent, 0o777); err != nil {
-		return err
+		return s.modelError(dir, err)
 	}
 	temp, remove, err := files.NewScratch(parent, prefix)
 	if err != nil {
-		return err
+		return s.modelError(dir, err)
 	}
-	dir := filepath.Join(temp, newModel)
-	variables := filepath.Join(dir, "variables")
+	whole := filepath.Join(temp, newModel)
+	variables := filepath.Join(whole, "variables")
 	steps := []func(string) error{
 		func(string) error { return os.MkdirAll(variables, 0o777) },
-		func(string) error { return copyModel(s.model, dir) },
+		func(string) error { return copyModel(s.model, whole) },
 		func(string) error { return s.saveAll(ctx, filepath.Join(variables, "variables")) },
 	}
-	steps = append(append(steps, complete...), func(string) error { return manifest.Write(ctx, dir) }, files.SyncTree,
-		func(string) error { return publish(temp) }, func(string) error { return files.SyncPath(parent) })
+	steps = append(append(steps, complete...), func(string) error { return manifest.Write(ctx, whole) }, files.SyncTree)
 	for _, step := range steps {
 		if err == nil {
-			err = step(dir)
+			err = step(whole)
 		}
 	}
-	return errors.Join(err, remove())
+	if err != nil {
+		return s.modelError(dir, errors.Join(err, remove()))
+	}
+	if err := publish(temp); err != nil {
+		return fmt.Errorf("%w; the trained model is in %s: move it, because a later save removes it", s.modelError(dir, err),
+			whole)
+	}
+	return s.modelError(dir, errors.Join(files.SyncPath(parent), remove()))
 }
 
 // publish renames a complete folder to the next number in dir. The rename fails if another process has

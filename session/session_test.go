@@ -185,6 +185,23 @@ func TestRestoreRepeatsBitForBit(t *testing.T) {
 	}
 }
 
+// A trained model that cannot replace another one stays where it was written, and the other one stays, too.
+func TestModelThatCannotReplaceAnotherIsKept(t *testing.T) {
+	s := open(t, "digits", session.Options{})
+	dir := filepath.Join(t.TempDir(), "model")
+	require.NoError(t, s.SaveModel(t.Context(), dir))
+	whole := ""
+	err := s.SaveModel(t.Context(), dir, func(dir string) error {
+		whole = dir
+		return os.MkdirAll(filepath.Join(filepath.Dir(dir), "old", "full"), 0o777) // the old model cannot move there
+	})
+	require.ErrorContains(t, err, "the trained model is in "+whole)
+	for _, dir := range []string{dir, whole} {
+		_, err := savedmodels.Open(dir)
+		require.NoError(t, err)
+	}
+}
+
 func TestSaveModelContinuesTraining(t *testing.T) {
 	ctx := context.Background()
 	bs := batches(t, digits(t), 32, 10)
