@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -326,6 +327,37 @@ func TestBudgetThatCannotBeKept(t *testing.T) {
 			assert.NotContains(t, have.Events, "over_budget")
 		})
 	}
+}
+
+// After the search, a stopped and resumed run equals an uninterrupted one bit for bit.
+//
+//lane:run onednn
+//lane:skip check (long)
+func TestBudgetIsResumedBitForBit(t *testing.T) {
+	have, _ := heavyRun{Small: true, Steps: 8, Budget: 50 * memory.MiB}.inChild(t)
+	require.NotZero(t, have.Need)
+	first := heavyRun{Small: true, Steps: 32, Budget: have.Need + 8*memory.MiB, Dir: t.TempDir()}
+	chosen, _ := first.inChild(t)
+	require.Empty(t, chosen.Err)
+	once, twice := first, first
+	twice.Dir = filepath.Join(t.TempDir(), "copy")
+	require.NoError(t, os.CopyFS(twice.Dir, os.DirFS(first.Dir)))
+
+	once.Steps = 48
+	want, _ := once.inChild(t)
+	require.Empty(t, want.Err)
+	require.Len(t, want.Losses, 16)
+	assert.Equal(t, chosen.Parts, want.Parts)
+	var losses []float64
+	for _, steps := range []int{40, 48} {
+		twice.Steps = steps
+		part, _ := twice.inChild(t)
+		require.Empty(t, part.Err)
+		assert.Equal(t, chosen.Parts, part.Parts)
+		losses = append(losses, part.Losses...)
+	}
+	assert.Equal(t, want.Losses, losses)
+	t.Logf("%d parts", chosen.Parts)
 }
 
 // With oneDNN's pool capped below the memory of a step, the batch is split until it fits, and
