@@ -22,7 +22,7 @@ type csvRows struct {
 	columns int
 	first   int      // the line of the first row or of the header
 	pending []string // the first row, if the file has no header
-	ended   bool     // after an error behind which no row can be found
+	ended   bool     // after a syntax error; where the next row begins is unknown
 	cells   []cell
 }
 

@@ -50,7 +50,7 @@ type RowError struct {
 // Error returns the text with the Go names of options.
 func (e *RowError) Error() string { return e.OptionText(option.GoName) }
 
-// OptionText returns the text with the names of options that name returns.
+// OptionText returns the text of the error. name translates the options in it.
 func (e *RowError) OptionText(name option.Name) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s %d", e.File, e.Unit, e.Row)

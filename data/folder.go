@@ -146,8 +146,8 @@ func partNames(split string) []string {
 	return trained
 }
 
-// partFolder returns the sub-folder with a part, or "" if the sub-folders are not parts. They are parts if all of
-// them have names of parts, and one has the training part.
+// partFolder returns the sub-folder that holds the part split, such as "test". It returns "" if the sub-folders are
+// not parts. They are parts if each has the name of a part, and one of them is the training part.
 func partFolder(dir string, folders []string, split string) (string, error) {
 	first := func(names []string) string {
 		for _, name := range names {
@@ -274,8 +274,8 @@ func (f *classFiles) list(folder string, found *problems) {
 		case err != nil:
 			found.add(openError(path, err))
 		case !isImage(path) || !info.Mode().IsRegular():
-			found.add(fmt.Errorf("%s: the file is %w as an image, and the folder has images (supported extensions: %s): "+
-				"convert it, or move it out of the folder", path, ErrUnsupported, strings.Join(extensions, " ")))
+			found.add(fmt.Errorf("%s: the file is %w as an image (supported extensions: %s): "+
+				"convert it, or move it out of the folder of images", path, ErrUnsupported, strings.Join(extensions, " ")))
 		default:
 			relative, _ := filepath.Rel(f.dir, path) // path is in dir
 			f.files = append(f.files, classFile{relative, info.Size()})

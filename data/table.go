@@ -101,7 +101,7 @@ type cell struct {
 	items  []scalar // the values of a list
 	values vector   // nil for the cells of a file of text
 	at     int
-	// encoded is true for a text of bytes, which may be an image.
+	// encoded is true for text that was in base64, which may be an image.
 	encoded bool
 }
 

@@ -156,8 +156,8 @@ func jsonValues(content []byte, err *error, yield func(string, value) bool) (mor
 	return true
 }
 
-// jsonValue returns a value of JSON. Its numbers are float64, since a whole number in one object may be a
-// fraction in another.
+// jsonValue converts a value of a JSON object. Numbers become float64, since the same key may have a whole
+// number in one object and a fraction in another.
 func jsonValue(c cell) value {
 	items := c.items
 	if c.kind != listCell {

@@ -108,7 +108,7 @@ func (plain) Ranks() contract.RankGroup                           { return nil }
 func (plain) Stack(int, int, data.Batch) error                    { return errPlain }
 func (plain) TrainN(context.Context, int64, int, []float64) error { return errPlain }
 func (plain) CheckVariables(string) error {
-	return errors.New("the variables of another model may not fit, and the session cannot compare them")
+	return errors.New("the model is another one, and the session cannot compare its variables with the saved ones")
 }
 
 var errPlain = errors.New("the session cannot run several steps per execution")

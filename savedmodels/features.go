@@ -66,8 +66,8 @@ func (m *Model) Features() (*Features, error) {
 func (m *Model) features(src *source) (*Features, error) {
 	train := m.Roles.Train
 	if f := m.known.signature[train].fleeting; len(f) > 0 {
-		return nil, fmt.Errorf("%w: signature %s: %s (%s) %s, which no checkpoint includes", ErrNoFeatures, train,
-			f[0].where, f[0].op, f[0].does)
+		return nil, fmt.Errorf("%w: signature %s: %s (%s) %s, and checkpoints do not include this state", ErrNoFeatures,
+			train, f[0].where, f[0].op, f[0].does)
 	}
 	if m.Base == "" {
 		return nil, fmt.Errorf("%w: training changes all variables that it uses; freeze layers before the export",

@@ -103,8 +103,8 @@ type DataRecord struct {
 	// input is text. Unnamed is true if an input was trained with several values without names, such as those of arrays.
 	Columns map[string][]string `json:"columns,omitempty"`
 	Unnamed bool                `json:"unnamed,omitempty"`
-	// Ignored lists the fields that the training left out. It is empty and not nil if the record replaces
-	// one that ignored fields.
+	// Ignored lists the fields that the training left out. It is empty, but not nil, if this training left out
+	// no fields and the one before it did.
 	Ignored []string `json:"ignored,omitzero"`
 	// Scale is the range to which bytes from 0 to 255 were scaled; nil if unknown.
 	Scale *[2]float64 `json:"scale,omitempty"`

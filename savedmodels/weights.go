@@ -20,9 +20,8 @@ func (m *Model) CheckUnchanged() error {
 		return err
 	}
 	if m.Base != "" && m.frozenSum() != m.Base {
-		return fmt.Errorf("%s: %w: its frozen variables have other values than when it was opened; restore the files, or "+
-			"start a new training with the new ones",
-			m.weights(), ErrChanged)
+		return fmt.Errorf("%s: %w: the values of its frozen variables differ; restore the files, or start a new training "+
+			"with the changed files", m.weights(), ErrChanged)
 	}
 	return nil
 }
@@ -40,8 +39,8 @@ func (m *Model) checkWeights() error {
 	case errors.Is(err, bundle.ErrDamaged):
 		return fmt.Errorf("SavedModel %s: %w: %w", m.Dir, ErrNotSavedModel, err)
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("SavedModel %s: %w: it has variables: %w; copy the whole folder, variables/ included", m.Dir,
-			ErrNotSavedModel, err)
+		return fmt.Errorf("SavedModel %s: %w: a file of its variables is missing: %w; copy the whole folder, with variables/",
+			m.Dir, ErrNotSavedModel, err)
 	case err != nil:
 		return fmt.Errorf("SavedModel %s: %w", m.Dir, err)
 	}

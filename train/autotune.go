@@ -92,8 +92,8 @@ func (t *training) pause(epoch int) int {
 	return pause
 }
 
-// mayRestart reports whether autotune may choose a configuration that needs environment variables, with which the
-// training runs in a child process. The child of a supervisor starts no child.
+// mayRestart reports whether autotune may choose a configuration that needs environment variables. The training then
+// runs in a child process that has them. A process that is itself the child of a supervisor starts no child.
 func (t *training) mayRestart() bool {
 	return t.worker == nil && supervise.Known(taskName) && t.Allocator == "" && t.Budget.Limit == 0
 }

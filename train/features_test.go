@@ -85,7 +85,7 @@ var frozenCases = []struct {
 	{kind: "batch normalization", want: "(FusedBatchNormV3)"},
 	{kind: "dropout before", no: "no matrix product or convolution depends only on the data"},
 	{kind: "trained first layer", no: "no matrix product or convolution depends only on the data"},
-	{kind: "stateful random", no: "(RandomUniform) draws random numbers, which no checkpoint includes"},
+	{kind: "stateful random", no: "(RandomUniform) draws random numbers, and checkpoints do not include this state"},
 	{kind: "batch softmax", no: "of a sample changes by"},
 	{kind: "first sample", no: "of a sample changes by"},
 	{kind: "shift", no: "of a sample changes by"},

@@ -143,7 +143,7 @@ func (t *training) report(subject string, value any) {
 	}
 }
 
-// here trains in a child process.
+// here trains in this process, which is a child.
 func (t *training) here(ctx context.Context) (Result, error) {
 	if _, err := t.prepare(); err != nil {
 		return noResult(), unusable(err)

@@ -27,7 +27,7 @@ explain trains for some seconds, measures the resident memory at the peak of a
 step, and attributes it: to libraries, Go, data, variables by role, the operations
 that hold memory at that moment, free memory that a pool or malloc keeps, and a
 rest that it cannot attribute. It then says whether memory grew from step to step,
-and what carried the growth. The model is not changed.
+and which part of it grew. The model is not changed.
 
 The flags of training have the meaning that they have in fit, so --config with the
 file of tune explains the training with the tuned settings.

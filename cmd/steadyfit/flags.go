@@ -168,9 +168,9 @@ func (s *settings) dataFlags() []flag {
 			newValue("LOW,HIGH", "", s.setScale)},
 		{"ignore-fields", onModel + " inspect", "data fields to leave out, as in id,weight", "InMemory.Drop Options.Ignore",
 			&s.Data.Ignore},
-		{"model", "matrix", "SavedModel folder or builtin:NAME for the workload user", "", &s.Model},
-		{"data", "matrix", "data of the workload user (default: synthetic batches)", "", &s.Data.Path},
-		{"steps", "matrix", "train steps per run of the workload user, at least 40", "",
+		{"model", "matrix", "SavedModel folder or builtin:NAME for the workload \"user\"", "", &s.Model},
+		{"data", "matrix", "data of the workload \"user\" (default: synthetic batches)", "", &s.Data.Path},
+		{"steps", "matrix", "train steps per run of the workload \"user\", at least 40", "",
 			newCount(&s.steps, matrix.UserLeast)},
 		{"batch", "matrix", "samples per step of the workload \"user\"", "", newRange(&s.Loop.Batch, 1, maxBatch)},
 	}
@@ -371,7 +371,7 @@ func (s *settings) outputFlags() []flag {
 			newRules(&s.watching.failOn, watch.ParseRule)},
 		{"fail-on", "matrix", "exit with 6 if a rule holds, such as slope>64KiB/epoch,peak>1GiB,leak", "",
 			newRules(&s.rules, matrix.ParseRule)},
-		{"baseline", "watch", "file with the --json of an earlier run; exit with 6 if slope or peak are above it", "",
+		{"baseline", "watch", "--json output of an earlier run; exit with 6 if the slope or the peak is higher now", "",
 			&s.watching.baseline},
 		{"baseline", "matrix", "matrix.json of an earlier run that --fail-on compares with", "", &s.baseline},
 	}

@@ -229,7 +229,7 @@ func (s *settings) checkUser() error {
 	if !slices.ContainsFunc(p.Workloads, func(w matrix.Workload) bool { return w.ID == matrix.User }) {
 		for _, name := range []string{"model", "data", "steps", "batch"} {
 			if s.given(name) {
-				return usagef("--%s is for the workload %s, which is not among --workloads; add it, or leave --%s out", name,
+				return usagef("--%s is for the workload %q, which is not among --workloads; add it, or leave --%s out", name,
 					matrix.User, name)
 			}
 		}
@@ -237,7 +237,7 @@ func (s *settings) checkUser() error {
 	}
 	switch {
 	case s.Model == "":
-		return usagef("the workload %s needs --model", matrix.User)
+		return usagef("the workload %q needs --model", matrix.User)
 	case !slices.Contains(p.Runtimes, matrix.Go):
 		return usagef("--model is trained on the runtime %s, which is not among --runtime", matrix.Go)
 	}

@@ -18,8 +18,8 @@ func newRoot(s *settings, stdout, stderr io.Writer) *cobra.Command {
 		Short: "Fine-tune TensorFlow SavedModels with memory that stays flat",
 		Long: `steadyfit fine-tunes TensorFlow SavedModels with memory that stays flat.
 
-Every flag has an environment variable, STEADYFIT_ and its name in capitals
-(STEADYFIT_LEARNING_RATE), and a key of its name in a YAML file named by --config.
+Any flag, such as --learning-rate, can also be set by an environment variable
+(STEADYFIT_LEARNING_RATE) or by a key in the YAML file of --config (learning-rate).
 A flag overrides the variable, and the variable overrides the file.
 
 Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 environment,

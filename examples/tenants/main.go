@@ -160,8 +160,8 @@ func (t *tenancy) sample() error {
 	return nil
 }
 
-// malloc adds the memory that blocks of malloc take. Pages of free blocks count as anonymous memory
-// from their first use on, which adds memory for some hundred tenants without a leak.
+// malloc adds the memory that malloc has in use and keeps free. Anonymous memory alone is misleading: it
+// grows for some hundred tenants without a leak, while malloc uses pages for the first time.
 func malloc(add func(memory.Layer, memory.Reading)) {
 	m, ok := tfbind.MallocInfo()
 	add(memory.MallocUsed, memory.Reading{Bytes: memory.Bytes(m.InUse), OK: ok})

@@ -168,7 +168,7 @@ func (s *search) starts() []candidate {
 	return starts
 }
 
-// changed returns values with another one on an axis.
+// changed returns a copy of the indices in at, with another value on one axis.
 func changed(at []int, axis, value int) []int {
 	at = slices.Clone(at)
 	at[axis] = value

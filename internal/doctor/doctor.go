@@ -94,7 +94,7 @@ func (r Report) Worst() Status {
 type Options struct {
 	// TensorFlow is the path of the library; see tflibrary.Locate.
 	TensorFlow string
-	// NeedGPU reports everything that prevents the use of a GPU as a problem.
+	// With NeedGPU, everything that prevents the use of a GPU is reported as a problem.
 	NeedGPU bool
 }
 

@@ -40,8 +40,8 @@ type Trial struct {
 	// Without and With are the mean slopes per Unit.
 	Without float64 `json:"slope_without,omitzero"`
 	With    float64 `json:"slope_with,omitzero"`
-	// Slope, Peak and Time are the values with the remedy divided by those without. The interval of the slope is that of
-	// the mean at 95%. Those of the others contain all pairs, up to 7. Time is that of a step; without steps it is zero.
+	// Slope, Peak and Time divide the value with the remedy by the one without it. Slope has the 95% interval of the mean.
+	// The intervals of Peak and Time cover all pairs, up to 7 of them. Time is that of a step; it is zero without steps.
 	Slope memory.Interval `json:"slope_ratio,omitzero"`
 	Peak  memory.Interval `json:"peak_ratio,omitzero"`
 	Time  memory.Interval `json:"time_ratio,omitzero"`

@@ -30,7 +30,7 @@ func (p *Plan) readInputs() (string, error) {
 			return err
 		})
 		if err != nil {
-			return "", fmt.Errorf("model and data of the workload %s: %w", User, err)
+			return "", fmt.Errorf("model and data of the workload %q: %w", User, err)
 		}
 	}
 	for _, r := range p.Remedies {

@@ -136,7 +136,7 @@ type RunResult struct {
 	// Failure is empty for a successful run. Cause is the cause of the failure.
 	Failure runner.Failure `json:"failure,omitempty"`
 	Cause   string         `json:"cause,omitempty"`
-	// Log is the end of the standard error of a failed run.
+	// Log is the end of the standard error of a run whose process failed.
 	Log string `json:"log,omitempty"`
 }
 

@@ -159,7 +159,8 @@ func needle(name string) string {
 	return name
 }
 
-// variables remembers which libraries read an environment variable, by their path and the name of the variable.
+// variables caches whether a library contains the name of an environment variable. A key is the path of the
+// library and the name.
 type variables map[[2]string]bool
 
 // read reports whether one of the libraries contains the name of a variable.

@@ -111,7 +111,7 @@ func newW12(_ context.Context, b *run) *program.Loop {
 		out := program.Must(s.Run(ctx, tfbind.Feeds{in: x}, []tfbind.Output{fetch}))
 		defer out.Close()
 		if back := program.Must(out[0].Slice(nil)).([]string); !slices.Equal(back, values) {
-			program.Check(errors.New("the output has other strings than the input"))
+			program.Check(errors.New("the strings of the output differ from those of the input"))
 		}
 		return 0
 	}}

@@ -87,7 +87,7 @@ func (t *trainer) Train(ctx context.Context, step int64, b data.Batch, out []flo
 	return err
 }
 
-// firstTrace returns the metadata of the first signature that do runs; nil without one.
+// firstTrace traces the function do. It returns the metadata of the first signature that ran, or nil if none ran.
 func firstTrace(s *session.Session, do func() error) ([]byte, error) {
 	all, err := s.Trace(do)
 	if err != nil || len(all) == 0 {
