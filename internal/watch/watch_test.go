@@ -94,8 +94,8 @@ func TestWatchContainer(t *testing.T) {
 	assert.Equal(t, "Hoard.rows[...]", r.Why.Variable)
 	assert.True(t, strings.HasSuffix(r.Why.Place, "hoards.py:12"), r.Why.Place)
 	assert.InDelta(t, 1, r.Why.Share, 0.3)
-	assert.Equal(t, 3200, r.Steps)
-	assert.Equal(t, 16, r.Epochs)
+	assert.Equal(t, 8000, r.Steps)
+	assert.Equal(t, 40, r.Epochs)
 }
 
 // At the end of a program, its main module has no file any more.
